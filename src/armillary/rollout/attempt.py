@@ -1,0 +1,152 @@
+"""One attempt, from an opened sandbox to a recorded outcome. The same for every harness.
+
+What it guarantees: an attempt that was opened in the record is closed there, with an outcome;
+whatever fails is a typed value and reaches nobody else's attempt; the verifier runs after every
+ending that the policy caused, and after no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from armillary.capture.session import Policy, Recorder, Session, SessionBudget
+from armillary.harness.protocol import Budget, Harness
+from armillary.record.codec import AttemptClosed, AttemptOpened
+from armillary.record.outcomes import Ending, Graded, Outcome, Ungraded
+from armillary.record.rows import TrainingRow
+from armillary.record.tree import TokenTree
+from armillary.rollout.failures import classify
+from armillary.rollout.grading import VERIFIER_FOLDERS, grade
+from armillary.rollout.plan import AttemptPlan
+from armillary.rollout.rewards import RewardRule
+from armillary.sandbox.dockerfile import image_spec
+from armillary.sandbox.protocol import Limits, Sandbox, SandboxProvider, Spec
+
+OUR_SHARE_LIMIT = 0.5
+"""An attempt that ran out of time is ungraded if our engine took more than this share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """Everything attempts of one harness share."""
+
+    harness: Harness
+    provider: SandboxProvider
+    policy: Policy
+    budget: Budget
+    reward: RewardRule
+    recorder: Recorder
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedAttempt:
+    """An attempt that is over, as the record has it."""
+
+    opened: AttemptOpened
+    outcome: Outcome
+    facts: dict[str, Any]
+    tree: TokenTree
+
+    def rows(self) -> list[TrainingRow]:
+        return self.tree.rows(attempt=self.opened.attempt, harness=self.opened.harness)
+
+
+async def run_attempt(plan: AttemptPlan, station: Station) -> FinishedAttempt:
+    """Run, grade and record one attempt.
+
+    Raises:
+        RecordError: the journal does not take entries, so nothing can be run.
+        asyncio.CancelledError: it was cancelled; the record says so.
+    """
+    opened = AttemptOpened(
+        attempt=plan.attempt, stage=plan.stage, split=plan.task.split, task=plan.task.id,
+        harness=plan.harness, group=plan.group, repeat=plan.repeat,
+        try_number=plan.try_number + plan.lost, opened_at=time.time(),
+    )  # fmt: skip
+    await station.recorder.append(opened)
+    session = Session(
+        plan.attempt, station.policy, station.recorder,
+        SessionBudget(station.budget.calls), station.harness.closing,
+        seed_name=plan.seed_name,
+    )  # fmt: skip
+    began = time.monotonic()
+    try:
+        outcome = await _graded(plan, station, session)
+    except asyncio.CancelledError as error:
+        closed = AttemptClosed(plan.attempt, classify(error), _facts(session, began))
+        station.recorder.append_soon(closed)
+        raise
+    except Exception as error:
+        outcome = classify(error)
+    finally:
+        await session.close()
+    facts = _facts(session, began)
+    await station.recorder.append(AttemptClosed(plan.attempt, outcome, facts))
+    return FinishedAttempt(opened, outcome, facts, session.tree)
+
+
+async def _graded(plan: AttemptPlan, station: Station, session: Session) -> Outcome:
+    spec = await asyncio.to_thread(_spec, plan.task.environment, station.limits)
+    sandbox = await station.provider.open(spec)
+    try:
+        began = time.monotonic()
+        ending = await _run(plan, station, session, sandbox)
+        if session.fault is not None:
+            raise session.fault
+        if ending.reason == "agent_time" and _starved(session, time.monotonic() - began):
+            return Ungraded("engine", f"our engine took most of the time: {ending.detail}")
+        scores = await grade(plan.task, sandbox)
+    finally:
+        await sandbox.close()
+    reward = station.reward(scores, session.counts.tool_calls)
+    return Graded(reward, ending.reason, scores)
+
+
+async def _run(plan: AttemptPlan, station: Station, session: Session, sandbox: Sandbox) -> Ending:
+    limit = station.budget.seconds
+    try:
+        async with asyncio.timeout(limit):
+            return await station.harness.run(
+                plan.task.instruction, session, sandbox, station.budget
+            )
+    except TimeoutError:
+        return Ending("agent_time", f"over after {limit:g} s")
+
+
+def _starved(session: Session, seconds: float) -> bool:
+    return session.counts.engine_seconds > OUR_SHARE_LIMIT * seconds
+
+
+def _spec(environment: Path, limits: Limits) -> Spec:
+    spec = image_spec(environment)
+    folders = (*spec.folders, *VERIFIER_FOLDERS)
+    return Spec(spec.files, spec.env, folders, spec.workdir, limits)
+
+
+def _facts(session: Session, began: float) -> dict[str, Any]:
+    """What the report wants to know and the calls alone do not say."""
+    counts = session.counts
+    rows = session.tree.rows()
+    forks = [c.fork.reason for c in session.tree.calls() if c.fork and c.fork.reason != "first"]
+    return {
+        "seconds": time.monotonic() - began,
+        "model_calls": counts.calls,
+        "tool_calls": counts.tool_calls,
+        "unknown_tool_calls": counts.unknown_tools,
+        "malformed_calls": counts.malformed,
+        "cut_calls": counts.cut,
+        "closing_replies": counts.closing_replies,
+        "prompt_tokens": counts.prompt_tokens,
+        "output_tokens": counts.output_tokens,
+        "engine_seconds": counts.engine_seconds,
+        "rows": len(rows),
+        "row_tokens": sum(len(row.tokens) for row in rows),
+        "supervised_tokens": sum(row.trained_tokens for row in rows),
+        "policy_version": min((row.policy_version for row in rows), default=-1),
+        "forks": forks,
+    }

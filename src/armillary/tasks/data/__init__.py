@@ -1,0 +1,1 @@
+"""The data family: read a file with shell tools, write the answer."""

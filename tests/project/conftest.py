@@ -1,0 +1,13 @@
+"""A fresh make-believe machine for each test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from setup_machine import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)

@@ -7,21 +7,21 @@ import json
 from hypothesis import strategies as st
 from vocabularies import texts
 
-from armillary.chat.messages import AssistantTurn, Message, Tool, ToolCall
+from armillary.chat.messages import AssistantTurn, Message, Role, Tool, ToolCall
 
 names = st.sampled_from(["bash", "submit", "read_file", "naïve"])
-
-_strings = st.lists(
-    st.one_of(
-        texts,
-        st.sampled_from(['\\"', "\\\\", "\\/", "\\u0041", "\\ud83d\\ude00", "\\n", "{", "}", "[,]"]),
-    ),
-    max_size=4,
-).map(lambda parts: '"' + "".join(p if p.startswith("\\") else _escaped(p) for p in parts) + '"')
 
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+_escapes = st.sampled_from(
+    ['\\"', "\\\\", "\\/", "\\u0041", "\\ud83d\\ude00", "\\n", "{", "}", "[,]"]
+)
+_strings = st.lists(texts.map(_escaped) | _escapes, max_size=3).map(
+    lambda parts: '"' + "".join(parts) + '"'
+)
 
 
 _space = st.sampled_from(["", "", " ", "\n", "  ", "\t"])
@@ -80,7 +80,8 @@ openings = st.tuples(st.none() | texts, texts).map(
     )
 )
 
-answers = st.lists(
-    st.tuples(st.sampled_from(["tool", "tool", "user", "system"]), texts), min_size=1, max_size=3
-).map(lambda found: tuple(Message(role, text) for role, text in found))
+_roles: list[Role] = ["tool", "tool", "user", "system"]
+answers = st.lists(st.tuples(st.sampled_from(_roles), texts), min_size=1, max_size=3).map(
+    lambda found: tuple(Message(role, text) for role, text in found)
+)
 """What follows an assistant turn."""

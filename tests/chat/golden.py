@@ -46,9 +46,7 @@ class Conversation(msgspec.Struct):
         ]
 
     def internal_tools(self) -> list[Tool]:
-        return [
-            Tool(t["function"]["name"], json.dumps(t, ensure_ascii=False)) for t in self.tools
-        ]
+        return [Tool(t["function"]["name"], json.dumps(t, ensure_ascii=False)) for t in self.tools]
 
 
 def _tool(name: str, argument: str) -> dict[str, Any]:
@@ -131,30 +129,21 @@ def _render(template: str, conversation: Conversation) -> str:
     )
 
 
-def _prove(folder: Path, conversation: Conversation) -> None:
-    """Our ids are those of the published tokenizer."""
+def main(folder: Path) -> None:
     from tokenizers import Tokenizer as RawTokenizer
 
     from armillary.chat.template import HermesTemplate
     from armillary.chat.tokenizer import Tokenizer
 
+    published = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
     theirs = RawTokenizer.from_file(str(folder / "tokenizer.json"))
-    rendered = HermesTemplate(Tokenizer.load(folder)).render(
-        conversation.internal_messages(), conversation.internal_tools(), reply=conversation.reply
-    )
-    text = conversation.text.removesuffix("\n") if not conversation.reply else conversation.text
-    ours = rendered.tokens.ids.tolist()
-    if not conversation.reply:
-        ours = ours[:-1]
-    if theirs.encode(text, add_special_tokens=False).ids != ours:
-        raise SystemExit(f"{conversation.name}: ids differ from the published tokenizer's")
-
-
-def main(folder: Path) -> None:
-    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
-    for conversation in CONVERSATIONS:
-        conversation.text = _render(template, conversation)
-        _prove(folder, conversation)
+    ours = HermesTemplate(Tokenizer.load(folder))
+    for talk in CONVERSATIONS:
+        talk.text = _render(published, talk)
+        rendered = ours.render(talk.internal_messages(), talk.internal_tools(), reply=talk.reply)
+        wanted = theirs.encode(talk.text, add_special_tokens=False).ids
+        if rendered.tokens.ids.tolist() != wanted:
+            raise SystemExit(f"{talk.name}: ids differ from the published tokenizer's")
     data = msgspec.json.format(msgspec.json.encode(CONVERSATIONS), indent=1)
     Path(__file__).with_name("golden_qwen3.json").write_bytes(data + b"\n")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from armillary.cli.verbs import EXIT_INTERRUPTED
 from armillary.record.journal import read_journal
 from armillary.record.outcomes import Graded
 from armillary.record.store import replay
@@ -40,31 +41,31 @@ def start(folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def kill_when(process: subprocess.Popen[str], run: Path, moment: float) -> None:
-    """SIGKILL the process once the journal and the marks show `moment` of the run."""
+def end_when(process: subprocess.Popen[str], run: Path, moment: float, how: int) -> int:
+    """Signal the process group once the journal holds `moment` bytes; the exit status."""
     deadline = time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:
         if progress(run) >= moment:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            return
+            os.killpg(process.pid, how)
+            return process.wait(timeout=60)
         time.sleep(0.02)
-    pytest.fail(f"the run ended or hung before it could be killed at {moment:.2f}")
+    pytest.fail(f"the run ended or hung before it could be stopped at {moment:.0f} bytes")
 
 
 def progress(run: Path) -> float:
-    """How far a run is, in journal bytes; a run of this size writes a few hundred kilobytes."""
+    """How far a run is: bytes in its journal."""
     journal = run / "journal" / "run.journal"
     return journal.stat().st_size if journal.exists() else 0.0
 
 
-def test_three_kills_then_the_same_command_finishes(tmp_path: Path) -> None:
+def test_ctrl_c_and_three_kills_then_the_same_command_finishes(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "kill-0"
     rng = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID", "0"))
     # In the first evaluation, in the second one or early training, later in training.
     moments = sorted(rng.uniform(low, low + 20_000) for low in (4_000, 40_000, 70_000))
+    assert end_when(start(tmp_path), run, moments[0] / 2, signal.SIGINT) == EXIT_INTERRUPTED
     for moment in moments:
-        kill_when(start(tmp_path), run, moment)
+        assert end_when(start(tmp_path), run, moment, signal.SIGKILL) == -signal.SIGKILL
 
     process = start(tmp_path)
     out, _ = process.communicate(timeout=300)

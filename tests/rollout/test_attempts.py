@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from armillary.errors import EngineError, RolloutError
 from armillary.harness.loop import LoopActions, LoopHarness
 from armillary.harness.protocol import Budget
 from armillary.record.calls import Sampling
+from armillary.record.codec import AttemptOpened
 from armillary.record.journal import Journal, read_journal
 from armillary.record.outcomes import Graded, Ungraded
 from armillary.record.store import replay
@@ -125,6 +127,35 @@ async def test_time_spent_by_our_engine_is_not(tmp_path, provider, journal, task
     done = await run_attempt(plan(task), late)
     assert isinstance(done.outcome, Ungraded)
     assert done.outcome.kind == "engine"
+
+
+async def test_a_hung_engine_is_our_fault(tmp_path, provider, journal, task) -> None:
+    made = station(tmp_path, provider, journal, answering("1"), seconds=0.7)
+    template = made.policy.template
+    assert isinstance(template, HermesTemplate)
+    hung = ScriptedEngine(lambda *_: turn_ids(template, ACT.run("ls")), seconds_per_token=60)
+    done = await run_attempt(plan(task), replace(made, policy=replace(made.policy, engine=hung)))
+    assert isinstance(done.outcome, Ungraded)
+    assert done.outcome.kind == "engine"
+
+
+async def test_a_full_disk_under_the_journal_is_ungraded_and_the_run_goes_on(
+    tmp_path, provider, journal, task, monkeypatch
+) -> None:
+    made = station(tmp_path, provider, journal, answering("1"))
+    real = os.fdatasync
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    done = await run_attempt(plan(task), made)
+    assert isinstance(done.outcome, Ungraded)
+    assert done.outcome.kind == "capture"
+    assert "No space left" in done.outcome.detail
+    monkeypatch.setattr(os, "fdatasync", real)
+    done = await run_attempt(plan(task, 1), made)
+    assert isinstance(done.outcome, Graded)
 
 
 async def test_an_engine_fault_is_ungraded_with_its_text(tmp_path, provider, journal, task) -> None:
@@ -249,9 +280,14 @@ async def test_finished_attempts_are_used_and_unfinished_ones_run_again(
     assert [m.outcome.correct for m in done.members if isinstance(m.outcome, Graded)] == [True] * 3
     kept = finished[0].opened.attempt
     whole = replay(read_journal(path).entries)
-    opened = [e for e in read_journal(path).entries if getattr(e, "try_number", None) is not None]
+    opened = [e for e in read_journal(path).entries if isinstance(e, AttemptOpened)]
     assert [e.attempt for e in opened].count(kept) == 1
-    assert set(whole.finished()) == {m.opened.attempt for m in done.members}
+    graded = {
+        name
+        for name, a in whole.finished().items()
+        if a.closed is not None and isinstance(a.closed.outcome, Graded)
+    }
+    assert graded == {m.opened.attempt for m in done.members}
     before, after = finished[0].rows(), done.members[0].rows()
     assert [r.tokens for r in before] == [r.tokens for r in after]
 

@@ -13,7 +13,7 @@ from shells import DAEMON, shell_in
 
 from armillary.errors import SandboxError
 from armillary.sandbox.bubblewrap import BubblewrapProvider
-from armillary.sandbox.protocol import Limits, Sandbox, Spec
+from armillary.sandbox.protocol import File, Limits, Sandbox, Spec
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -32,6 +32,19 @@ async def test_a_full_disk_is_full_for_this_attempt_only(provider: BubblewrapPro
     assert many.code != 0, "empty files cost memory too"
     await small.close()
     await other.close()
+
+
+async def test_a_disk_filled_on_purpose_can_still_be_graded(provider: BubblewrapProvider) -> None:
+    sandbox = await provider.open(Spec(limits=Limits(disk_mb=2), folders=("/tests",)))
+    fill = "cd /home; cat /dev/zero > zeros; seq 4000 | xargs touch"
+    assert (await shell_in(sandbox)(f"({fill}) 2>/dev/null")).code != 0
+    with pytest.raises(SandboxError, match="No space"):
+        await sandbox.write({"/tests/test.sh": File(b"x")})
+    await sandbox.end_processes()
+    await sandbox.write({"/tests/test.sh": File(b"echo 0 > /tests/reward.txt")})
+    assert (await sandbox.exec(["sh", "/tests/test.sh"], 10)).code == 0
+    assert await sandbox.read("/tests/reward.txt") == b"0\n"
+    await sandbox.close()
 
 
 async def test_a_file_can_be_too_large(provider: BubblewrapProvider) -> None:

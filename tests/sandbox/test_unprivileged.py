@@ -1,4 +1,4 @@
-"""The same sandbox for a user without any privilege. (Run by such a user, every test is this one.)"""
+"""The same sandbox for a user without any privilege."""
 
 from __future__ import annotations
 

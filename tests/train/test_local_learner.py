@@ -211,9 +211,18 @@ async def test_a_cancelled_call_frees_the_engine(engine: LocalEngine) -> None:
     async for _ in stream:
         break
     await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
-    # A single slot's worth of work follows at once: nothing of the old call is left over.
-    branches = await sample(engine, Sampling(max_tokens=3))
-    assert len(branches) == 1
+    assert (await engine.status()).running == 0
+
+
+@in_module_loop
+async def test_a_session_is_kept_until_it_ends(engine: LocalEngine) -> None:
+    before = await engine.status()
+    await sample(engine, Sampling(max_tokens=3), session="s")
+    after = await engine.status()
+    assert after.kept == before.kept + 1
+    assert 0 < after.sampled - before.sampled <= 3
+    await engine.end_session("s")
+    assert (await engine.status()).kept == before.kept
 
 
 @in_module_loop

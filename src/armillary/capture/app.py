@@ -136,13 +136,15 @@ async def _until_gone(answer: Coroutine[Any, Any, None], receive: Receive) -> bo
     """Run `answer`; whether the client hung up before it was done."""
     work = asyncio.ensure_future(answer)
     watch = asyncio.ensure_future(_hang_up(receive))
-    await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
-    gone = not work.done()
-    if gone:
-        work.cancel()
-    else:
-        watch.cancel()
-    await asyncio.gather(work, watch, return_exceptions=True)
+    gone = True
+    try:
+        await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        gone = not work.done()
+    finally:
+        # Also when this task is cancelled: a call must not outlive its request.
+        for task in (work, watch):
+            task.cancel()
+        await asyncio.gather(work, watch, return_exceptions=True)
     if not work.cancelled() and (error := work.exception()) is not None:
         raise error
     return gone

@@ -21,6 +21,10 @@ _KEEP_ALIVE = 24 * 3600
 """Seconds. Agents think for minutes between calls; a short limit would reset them."""
 
 
+_PATIENCE = 5
+"""Seconds that calls in flight have to record that nobody listens any more."""
+
+
 class Listener:
     """One served socket."""
 
@@ -29,14 +33,16 @@ class Listener:
         self._state = state
 
     async def close(self) -> None:
-        """Stop listening and drop every connection."""
+        """Stop listening and drop every connection; calls in flight end as hang-ups."""
         self._server.close()
         for connection in list(self._state.connections):
             connection.transport.abort()
-        tasks = list(self._state.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = set(self._state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ProxyServer:
@@ -47,6 +53,7 @@ class ProxyServer:
             app, http="httptools", ws="none", lifespan="off", interface="asgi3",
             timeout_keep_alive=_KEEP_ALIVE, access_log=False, log_config=None,
             server_header=False, date_header=False,
+            proxy_headers=False,
         )  # fmt: skip
         self._config.load()
 

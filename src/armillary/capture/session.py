@@ -117,6 +117,7 @@ class SessionCounts:
     """Calls that hit the output limit."""
     closing_replies: int = 0
     engine_seconds: float = 0.0
+    """Waited for the engine, in calls that ended and calls that did not."""
 
     def add(self, call: ModelCall, turn: AssistantTurn, offered: frozenset[str]) -> None:
         known = sum(c.name in offered for c in turn.tool_calls)
@@ -127,7 +128,6 @@ class SessionCounts:
         self.prompt_tokens += call.prompt_length
         self.output_tokens += len(call.output_ids)
         self.cut += call.stop_reason == "length"
-        self.engine_seconds += call.times.ended - call.times.started
 
 
 @dataclass(slots=True)
@@ -260,6 +260,7 @@ class Session:
             what = f"call {asked.index} of {self.attempt}: {type(error).__name__}: {error}"
             raise self._fail(CaptureError(what)) from error
         finally:
+            self.counts.engine_seconds += time.time() - sampled.started
             if not given:
                 self._note_undelivered(asked, sampled, parser)
 
@@ -273,6 +274,7 @@ class Session:
     ) -> ModelCall:
         """Put a call into the session's own record."""
         request, engine = asked.request, self.policy.engine.capabilities
+        clamped = asked.sampling.max_tokens < self.policy.sampling.max_tokens
         call = ModelCall(
             session=self.attempt,
             index=asked.index,
@@ -283,7 +285,7 @@ class Session:
                 [np.zeros(0, np.float32), *(s.logprobs for s in sampled.spans)]
             ),
             policy=sampled.policy(),
-            stop_reason=sampled.reason(turn),
+            stop_reason=sampled.reason(turn, clamped=clamped),
             dialect=request.dialect,
             engine=engine.name,
             level=engine.level,
@@ -321,7 +323,12 @@ class Session:
             self.mark_undelivered(asked.index)
             return
         _, turn = parser.finish()
-        call = self._note(asked, sampled, turn, delivered=False)
+        try:
+            call = self._note(asked, sampled, turn, delivered=False)
+        except RecordError as error:
+            # What ends the call is on its way to the caller; this is noted beside it.
+            self._fail(CaptureError(f"call {asked.index} of {self.attempt}: {error}"))
+            return
         self.recorder.append_soon(call)
         self.recorder.append_soon(Delivery(self.attempt, call.index, delivered=False))
 
@@ -360,11 +367,14 @@ class _Sampled:
             self.first_token = time.time()
         self.spans.append(span)
 
-    def reason(self, turn: AssistantTurn) -> StopReason:
+    def reason(self, turn: AssistantTurn, *, clamped: bool) -> StopReason:
+        """`clamped`: the window allowed less than the run's output limit."""
         if self.finish is None:
             return "error" if self.failed else "cancelled"
         if self.finish.reason == "stop" and turn.tool_calls:
             return "tool_calls"
+        if self.finish.reason == "length" and clamped:
+            return "context"
         return self.finish.reason
 
     def policy(self) -> tuple[PolicySpan, ...]:

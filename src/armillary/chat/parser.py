@@ -160,11 +160,12 @@ class HermesParser:
         scanner = self._scanner
         assert scanner is not None
         self._scanner = None
-        if not scanner.complete:
-            self._findings.append(MALFORMED)
         if scanner.name is None or not scanner.began_arguments:
+            self._findings.append(MALFORMED)
             self._take(CALL + scanner.raw + closing, events)
             return
+        if not scanner.complete:
+            self._findings.append(MALFORMED)
         self._keep(scanner.name, scanner.arguments, events)
         # The call was announced before it broke; what follows the break is kept as text.
         self._take(scanner.rest, events)

@@ -42,11 +42,11 @@ class Tokenizer:
                 one id in it.
         """
         spec = _definition(definition)
-        added: dict[str, int] = {t["content"]: t["id"] for t in spec["added_tokens"]}
+        added: dict[str, int] = {t["content"]: t["id"] for t in spec.get("added_tokens", ())}
         self.control: dict[str, int] = {t: i for t, i in added.items() if t not in set(phrases)}
         """Control text -> id."""
         self.control_text: dict[int, str] = {i: t for t, i in self.control.items()}
-        self._text = RawTokenizer.from_str(_without(spec, self.control).decode())
+        self._text = _encoder(spec, self.control)
         self._bytes = _byte_table(spec["model"]["vocab"], added)
         self.size = len(self._bytes)
         """Number of ids."""
@@ -114,13 +114,20 @@ def _definition(definition: bytes) -> dict[str, Any]:
     return spec
 
 
+def _encoder(spec: dict[str, Any], control: dict[str, int]) -> RawTokenizer:
+    try:
+        return RawTokenizer.from_str(_without(spec, control).decode())
+    except Exception as error:  # the library raises nothing more exact
+        raise TemplateError(f"{TOKENIZER_FILE} is not a tokenizer definition: {error}") from error
+
+
 def _without(spec: dict[str, Any], control: dict[str, int]) -> bytes:
     """The definition with `control` out of reach of any text, and no post-processing."""
     model = spec["model"]
     vocab = {t: i for t, i in model["vocab"].items() if control.get(t) != i}
     # No byte is written as "\0" in a byte-level vocabulary, so these entries match nothing.
     vocab |= {f"\0{i}": i for i in control.values()}
-    kept = [t for t in spec["added_tokens"] if t["content"] not in control]
+    kept = [t for t in spec.get("added_tokens", ()) if t["content"] not in control]
     vocab |= {t["content"]: t["id"] for t in kept}
     return msgspec.json.encode(
         {**spec, "added_tokens": kept, "post_processor": None, "model": {**model, "vocab": vocab}}
@@ -129,10 +136,13 @@ def _without(spec: dict[str, Any], control: dict[str, int]) -> bytes:
 
 def _byte_table(vocab: dict[str, int], added: dict[str, int]) -> list[bytes]:
     chars = _byte_characters()
-    table = [b""] * (1 + max([*vocab.values(), *added.values()]))
+    table = [b""] * (1 + max([*vocab.values(), *added.values()], default=-1))
     for text, token in vocab.items():
-        if text not in added:
-            table[token] = bytes(chars[c] for c in text)
+        if text in added:
+            continue
+        if not chars.keys() >= set(text):
+            raise TemplateError(f"the vocabulary entry {text!r} is not byte-level")
+        table[token] = bytes(chars[c] for c in text)
     for text, token in added.items():
         table[token] = text.encode()
     return table

@@ -18,6 +18,8 @@ from armillary.cli.site import open_site
 from armillary.cli.workspace import Workspace
 from armillary.engine.local.client import LocalEngine
 from armillary.errors import ConfigError
+from armillary.evaluate.from_record import attempt_result
+from armillary.evaluate.statistics import by_harness, pass_at_1
 from armillary.record.calls import Sampling
 from armillary.record.codec import UpdateApplied
 from armillary.record.rows import TrainingRow
@@ -29,7 +31,7 @@ from armillary.train.demonstrations import demonstrate, demonstration_row
 from armillary.train.local.client import LocalLearner, start_learner
 from armillary.train.loop import LoopSettings, TrainingLoop
 from armillary.train.protocol import Optimizer, PolicyLoss
-from armillary.train.tracker import JsonlTracker
+from armillary.train.tracker import JsonlTracker, Tracker
 
 CHUNK = 50
 """Updates of warm-up and SFT between two checkpoints."""
@@ -131,18 +133,31 @@ class Pipeline:
             await loop.run(
                 first,
                 on_step=lambda _, values: progress.advance(note=_step_note(values)),
-                after_update=self._validate,
+                after_update=lambda step: self._validate(step, tracker),
             )
         tracker.close()
 
-    async def _validate(self, step: int) -> None:
+    async def _validate(self, step: int, tracker: Tracker) -> None:
         """Measure on the validation split every so many updates, but not after the last."""
         settings = self.run.eval
         every, count = settings.validation_every, settings.validation_tasks
-        if every and count and step % every == 0 and step < self.run.train.steps:
-            stage = f"validation/{step:04d}"
-            plans = self.rig.evaluation_plans(stage, "validation", count)
-            await self.rig.scheduler().run_groups(plans)
+        if not (every and count) or step % every or step >= self.run.train.steps:
+            return
+        plans = self.rig.evaluation_plans(f"validation/{step:04d}", "validation", count)
+        groups = await self.rig.scheduler().run_groups(plans)
+        results = [
+            attempt_result(a.opened, a.outcome, a.facts, trained=False)
+            for group in groups
+            for a in group.tries
+        ]
+        values: dict[str, float] = {}
+        for name, own in by_harness(results).items():
+            rate = pass_at_1(own)
+            if rate.estimate is not None:
+                values[f"eval/pass_at_1/{name}"] = rate.estimate.point
+            values[f"eval/graded/{name}"] = rate.graded
+            values[f"eval/total/{name}"] = rate.total
+        tracker.log(step, values)
 
     def _plan_step(self, step: int) -> Sequence[GroupPlan]:
         rollout = self.run.rollout
@@ -156,7 +171,7 @@ class Pipeline:
         latest = checkpoints.latest()
         known = {update.step for update in self.workspace.record.updates}
         if latest is not None and latest.step not in known:
-            entry = UpdateApplied(latest.step, latest.step, latest.attempts)
+            entry = UpdateApplied(latest.step, latest.version, latest.attempts)
             self.workspace.record.updates.append(entry)
             await self.workspace.journal.append(entry)
 
@@ -177,7 +192,7 @@ class Pipeline:
                 values = await chunk(done, count)
                 done += count
                 await self.learner.save(checkpoints.folder(done))
-                checkpoints.commit(done, ())
+                checkpoints.commit(done)
                 tracker.log(done, values)
                 progress.advance(count)
             await self.learner.publish()
@@ -219,7 +234,7 @@ async def open_pipeline(workspace: Workspace) -> AsyncIterator[Pipeline]:
     family, tasks = build_tasks(workspace)
     async with AsyncExitStack() as stack:
         with workspace.stage("start"):
-            site = await stack.enter_async_context(open_site(run))
+            site = await stack.enter_async_context(open_site(workspace))
             model = model_files(workspace, family, tasks, site)
             process = await start_learner(
                 model.folder, tiny_seed=run.seed if run.model == TINY else None,

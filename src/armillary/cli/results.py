@@ -41,7 +41,7 @@ TINY_NOTES = (
     "The model is a toy: about half a million parameters, made from a seed on this machine, with "
     "a vocabulary of its own. It can do this one kind of task and nothing else.",
     "Copy warm-up is a pretraining stage on random ids: it teaches copying, not the task. The "
-    "stage `base` is the model right after it.",
+    "stage called base is the model right after it.",
     "Demonstrations are scripted and careless on purpose; a model that imitates them is right "
     "less than half of the time.",
 )

@@ -84,7 +84,7 @@ async def _opened(workspace: Workspace) -> AsyncIterator[Rig]:
             yield pipeline.rig
         return
     family, tasks = build_tasks(workspace)
-    async with open_site(run) as site:
+    async with open_site(workspace) as site:
         model = model_files(workspace, family, tasks, site)
         # The teacher is never cut short: its limit is the window, not the policy's.
         sampling = Sampling(max_tokens=run.engine.context, seed=run.seed)

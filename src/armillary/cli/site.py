@@ -12,6 +12,7 @@ from armillary.capture.listener import ProxyServer
 from armillary.capture.session import Policy, Recorder
 from armillary.capture.sessions import SessionRegistry
 from armillary.cli.runfile import RunFile
+from armillary.cli.workspace import Workspace
 from armillary.harness.mini_swe_agent import Wires
 from armillary.harness.protocol import Budget, Harness
 from armillary.harness.registry import Site as HarnessSite
@@ -45,13 +46,14 @@ class Site:
 
 
 @asynccontextmanager
-async def open_site(run: RunFile) -> AsyncIterator[Site]:
+async def open_site(workspace: Workspace) -> AsyncIterator[Site]:
     """Make and prepare the run's harnesses; everything is closed at the end.
 
     Raises:
         ConfigError, HarnessError, SandboxError: something is missing; the message says what and
             which command brings it.
     """
+    run = workspace.run
     sessions = SessionRegistry()
     place = HarnessSite(Wires(ProxyServer(CaptureApp(sessions)), sessions), run.sandbox.name)
     harnesses = {name: make_harness(name, place) for name in run.harness.names}
@@ -59,8 +61,13 @@ async def open_site(run: RunFile) -> AsyncIterator[Site]:
         providers: dict[str, SandboxProvider] = {}
         for name, harness in harnesses.items():
             providers[name] = harness.provider()
-            stack.push_async_callback(providers[name].close)
+            stack.push_async_callback(_close, providers[name], workspace)
         async with asyncio.TaskGroup() as tasks:
             for name, harness in harnesses.items():
                 tasks.create_task(harness.prepare(providers[name]))
         yield Site(run, harnesses, providers)
+
+
+async def _close(provider: SandboxProvider, workspace: Workspace) -> None:
+    await provider.close()
+    workspace.sandbox_cpu += provider.cpu_seconds

@@ -199,7 +199,9 @@ def tasks_build(*options: Options, out: Path = Path("tasks"), json: bool = False
     """
     from armillary.tasks.registry import family
 
-    run = load_run(None, options)
+    # Only [tasks] matters here, so the other sections must not stand in its way.
+    neutral = {"eval": {"tasks": 1, "validation_tasks": 0}, "sft": {"demonstrations": 1}}
+    run = load_run(None, options, neutral)
     t = run.tasks
     made = family(t.family).build(
         out, train=t.train, validation=t.validation, test=t.test, seed=run.seed

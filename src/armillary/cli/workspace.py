@@ -68,6 +68,8 @@ class Workspace:
         self._marks_file = self.folder / MARKS_FILE
         self.marks = read_marks(self.folder)
         self._earlier_cpu = self.marks.cpu_seconds
+        self.sandbox_cpu = 0.0
+        """Of sandboxes, which are no children of this process."""
 
     def close(self) -> None:
         self.save_marks()
@@ -91,7 +93,7 @@ class Workspace:
             self.save_marks()
 
     def save_marks(self) -> None:
-        self.marks.cpu_seconds = self._earlier_cpu + cpu_seconds()
+        self.marks.cpu_seconds = self._earlier_cpu + self.sandbox_cpu + cpu_seconds()
         write_atomically(self._marks_file, msgspec.json.encode(self.marks))
 
     def _claim(self) -> None:

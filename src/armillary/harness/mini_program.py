@@ -3,7 +3,7 @@
 The package is the unmodified mini-swe-agent 2.4.6 in an environment of its own. A new process of
 it spends five CPU seconds on imports; kept in memory and forked, an attempt of five model calls
 costs about 0.15. `data/mini_preload.txt` lists what the first attempt would else load late;
-`bench/mini_preload.py` writes it again for another version.
+`scripts/mini_preload.py` writes it again for another version.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ class Journal:
         except BaseException:
             os.close(self._fd)
             raise
+        self._carried: list[bytes] = []
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
@@ -137,7 +138,7 @@ class Journal:
         await done
 
     def append_soon(self, entry: Entry) -> None:
-        """Write `entry` with the next commit, without waiting for it."""
+        """Write `entry` with the next commit that succeeds, without waiting for it."""
         self._put(entry, asyncio.get_running_loop(), None)
 
     def close(self) -> None:
@@ -180,11 +181,14 @@ class Journal:
         good = os.lseek(self._fd, 0, os.SEEK_CUR)
         error: OSError | None = None
         try:
-            _write_all(self._fd, b"".join(p.frame for p in pending))
+            _write_all(self._fd, b"".join((*self._carried, *(p.frame for p in pending))))
             if self._sync:
                 os.fdatasync(self._fd)
+            self._carried = []
         except OSError as failure:
             error = failure
+            # Nobody waits for these, so nobody would write them again.
+            self._carried += [p.frame for p in pending if p.done is None]
             os.ftruncate(self._fd, good)
             os.lseek(self._fd, good, os.SEEK_SET)
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}

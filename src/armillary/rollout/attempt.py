@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from armillary.capture.session import Policy, Recorder, Session, SessionBudget
+from armillary.errors import RecordError
 from armillary.harness.protocol import Budget, Harness
 from armillary.record.codec import AttemptClosed, AttemptOpened
 from armillary.record.outcomes import Ending, Graded, Outcome, Ungraded
@@ -59,8 +60,10 @@ class FinishedAttempt:
 async def run_attempt(plan: AttemptPlan, station: Station) -> FinishedAttempt:
     """Run, grade and record one attempt.
 
+    Where the journal takes no entries (a full disk), the attempt is ungraded and the run goes on;
+    what is not in the journal as closed will be run again.
+
     Raises:
-        RecordError: the journal does not take entries, so nothing can be run.
         asyncio.CancelledError: it was cancelled; the record says so.
     """
     opened = AttemptOpened(
@@ -68,26 +71,36 @@ async def run_attempt(plan: AttemptPlan, station: Station) -> FinishedAttempt:
         harness=plan.harness, group=plan.group, repeat=plan.repeat,
         try_number=plan.try_number + plan.lost, opened_at=time.time(),
     )  # fmt: skip
-    await station.recorder.append(opened)
     session = Session(
         plan.attempt, station.policy, station.recorder,
         SessionBudget(station.budget.calls), station.harness.closing,
         seed_name=plan.seed_name,
     )  # fmt: skip
     began = time.monotonic()
+
+    def finished(outcome: Outcome) -> FinishedAttempt:
+        return FinishedAttempt(opened, outcome, _facts(session, began), session.tree)
+
     try:
-        outcome = await _graded(plan, station, session)
+        await station.recorder.append(opened)
+        done = finished(await _outcome(plan, station, session))
+        await station.recorder.append(AttemptClosed(plan.attempt, done.outcome, done.facts))
     except asyncio.CancelledError as error:
         closed = AttemptClosed(plan.attempt, classify(error), _facts(session, began))
         station.recorder.append_soon(closed)
         raise
+    except RecordError as error:
+        return finished(classify(error))
+    return done
+
+
+async def _outcome(plan: AttemptPlan, station: Station, session: Session) -> Outcome:
+    try:
+        return await _graded(plan, station, session)
     except Exception as error:
-        outcome = classify(error)
+        return classify(error)
     finally:
         await session.close()
-    facts = _facts(session, began)
-    await station.recorder.append(AttemptClosed(plan.attempt, outcome, facts))
-    return FinishedAttempt(opened, outcome, facts, session.tree)
 
 
 async def _graded(plan: AttemptPlan, station: Station, session: Session) -> Outcome:

@@ -90,12 +90,15 @@ class Box:
 
     async def close(self) -> None:
         """End the box and everything in it."""
+        # Killed before it can reap the starter, or the kernel would count the box's CPU time among
+        # our own children's a second time.
+        launched = hasattr(self, "_process")
+        if launched and self._process.returncode is None:
+            self._process.kill()
         if hasattr(self, "_channel"):
             self._channel.close()
         self._lost()
-        if hasattr(self, "_process"):
-            if self._process.returncode is None:
-                self._process.kill()
+        if launched:
             await self._process.wait()
         if self._log >= 0:
             os.close(self._log)
@@ -158,11 +161,13 @@ class Box:
             exited = self._exits.get(header["exit"])
             if exited and not exited.done():
                 exited.set_result(None)
+        elif self._ready.done():
+            return  # `start` has given up already
         elif "ready" in header:
             self.facts = header
             self._account(0.0, header["cpu"])
             self._ready.set_result(None)
-        elif not self._ready.done():
+        else:
             self._ready.set_exception(self._failure(header["failed"].strip()))
 
     def _account(self, attempt: float, own: float) -> None:

@@ -29,6 +29,8 @@ WRITABLE = ("/workdir", "/tmp", "/home")
 PROGRAMS = "/usr/local"
 _GRACE = 30.0
 """Seconds the sandbox may be late, on a loaded machine, before it counts as lost."""
+_PAUSES = (0.02, 0.2)
+"""Seconds before an attempt that died while starting is started again."""
 
 
 class BubblewrapProvider:
@@ -75,6 +77,16 @@ class BubblewrapProvider:
                 be set up (`start`).
         """
         setup, body = _setup(spec)
+        for pause in _PAUSES:
+            try:
+                return await self._open(setup, body)
+            except SandboxError as fault:
+                if fault.kind != "died":
+                    raise
+            await asyncio.sleep(pause)  # the box is being lost, and that takes a moment to be seen
+        return await self._open(setup, body)
+
+    async def _open(self, setup: wire.Header, body: bytes) -> Sandbox:
         await self._slots.acquire()
         try:
             sandbox = BubblewrapSandbox(await self._running_box(), self._slots)

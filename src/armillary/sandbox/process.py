@@ -41,6 +41,11 @@ class ProcessProvider:
         self._warned = False
         self._open: list[ProcessSandbox] = []
 
+    @property
+    def cpu_seconds(self) -> float:
+        """None: commands are children of this process."""
+        return 0.0
+
     async def open(self, spec: Spec) -> Sandbox:
         if not self._warned:
             self._warned = True

@@ -98,6 +98,11 @@ class Sandbox(Protocol):
 class SandboxProvider(Protocol):
     """Makes sandboxes; owns what they share (a base view, a warm starter)."""
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time spent in sandboxes that this process's own child times leave out."""
+        ...
+
     async def open(self, spec: Spec) -> Sandbox: ...
 
     async def close(self) -> None: ...

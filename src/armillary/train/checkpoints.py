@@ -23,7 +23,9 @@ class Latest(msgspec.Struct, frozen=True):
     """Updates applied so far."""
     folder: str
     attempts: tuple[str, ...] = ()
-    """Attempts trained by that update."""
+    """Attempts trained since the checkpoint before."""
+    version: int = -1
+    """Policy version of the weights; -1 = not a step of reinforcement learning."""
 
 
 class Checkpoints:
@@ -41,11 +43,11 @@ class Checkpoints:
         path = self.root / LATEST
         return msgspec.json.decode(path.read_bytes(), type=Latest) if path.exists() else None
 
-    def commit(self, step: int, attempts: tuple[str, ...]) -> None:
+    def commit(self, step: int, attempts: tuple[str, ...] = (), version: int = -1) -> None:
         """Make the saved folder of `step` the one that counts, and drop old ones."""
         write_atomically(
             self.root / LATEST,
-            msgspec.json.encode(Latest(step, self.folder(step).name, attempts)),
+            msgspec.json.encode(Latest(step, self.folder(step).name, attempts, version)),
         )
         steps = sorted(self.root.glob("step-*"))
         for old in steps[: -self._keep]:

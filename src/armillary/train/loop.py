@@ -54,27 +54,21 @@ AfterUpdate = Callable[[int], Awaitable[None]]
 OnStep = Callable[[int, Mapping[str, Any]], None]
 
 
+@dataclass(slots=True)
 class TrainingLoop:
     """Runs rollout steps and updates."""
 
-    def __init__(
-        self,
-        settings: LoopSettings,
-        plan: PlanStep,
-        scheduler: Scheduler,
-        learner: Learner,
-        checkpoints: Checkpoints,
-        recorder: Recorder,
-        tracker: Tracker,
-    ) -> None:
-        self._settings = settings
-        self._plan = plan
-        self._scheduler = scheduler
-        self._learner = learner
-        self._checkpoints = checkpoints
-        self._recorder = recorder
-        self._tracker = tracker
-        self._uncommitted: list[str] = []
+    settings: LoopSettings
+    plan: PlanStep
+    scheduler: Scheduler
+    learner: Learner
+    checkpoints: Checkpoints
+    recorder: Recorder
+    tracker: Tracker
+    _uncommitted: list[str] = field(default_factory=list[str])
+    """Attempts trained since the last checkpoint."""
+    _version: int = -1
+    """Policy version of the latest publish."""
 
     async def run(
         self,
@@ -92,17 +86,17 @@ class TrainingLoop:
         pending: deque[asyncio.Task[list[Group]]] = deque()
         started = first
         try:
-            for step in range(first, self._settings.steps):
-                while started <= min(step + self._settings.max_staleness, self._settings.steps - 1):
-                    plans = self._plan(started)
-                    pending.append(asyncio.ensure_future(self._scheduler.run_groups(plans)))
+            for step in range(first, self.settings.steps):
+                while started <= min(step + self.settings.max_staleness, self.settings.steps - 1):
+                    plans = self.plan(started)
+                    pending.append(asyncio.ensure_future(self.scheduler.run_groups(plans)))
                     started += 1
                 began = time.monotonic()
                 groups = await pending.popleft()
                 waited = time.monotonic() - began
                 values = {**await self._update(step, groups), "time/rollout": waited}
                 values["time/step"] = time.monotonic() - began
-                self._tracker.log(step + 1, values)
+                self.tracker.log(step + 1, values)
                 if on_step is not None:
                     on_step(step + 1, values)
                 if after_update is not None:
@@ -117,13 +111,13 @@ class TrainingLoop:
         attempts = [a for g in groups for a in g.members]
         values = rollout_metrics(attempts)
         self._refuse_cut(step, values)
-        batch = make_batch(groups, self._settings.normalisation)
+        batch = make_batch(groups, self.settings.normalisation)
         metrics = await self._learn(batch)
         values |= {f"groups/{name}": count for name, count in batch.groups.items()}
         values |= metrics.values
         values["tokens/trained"] = sum(row.trained_tokens for row in batch.rows)
         if metrics.applied:
-            values["policy/version"] = await self._learner.publish()
+            self._version = values["policy/version"] = await self.learner.publish()
         await self._commit(step, batch)
         values["time/update"] = time.monotonic() - began
         return values
@@ -131,8 +125,8 @@ class TrainingLoop:
     async def _learn(self, batch: Batch) -> StepMetrics:
         if not batch.rows:
             return StepMetrics(applied=False, refused="no group had contrast")
-        metrics = await self._learner.step(
-            batch.rows, loss=self._settings.loss, optimizer=self._settings.optimizer
+        metrics = await self.learner.step(
+            batch.rows, loss=self.settings.loss, optimizer=self.settings.optimizer
         )
         if not metrics.applied:
             raise LearnerError(f"the update was refused: {metrics.refused}")
@@ -142,20 +136,20 @@ class TrainingLoop:
         """Save and commit update `step`; see the module's opening."""
         self._uncommitted += batch.attempts
         done = step + 1
-        if done % self._settings.checkpoint_every and done != self._settings.steps:
+        if done % self.settings.checkpoint_every and done != self.settings.steps:
             return
         trained, self._uncommitted = tuple(self._uncommitted), []
-        await self._learner.save(self._checkpoints.folder(done))
-        await asyncio.to_thread(self._checkpoints.commit, done, trained)
-        await self._recorder.append(UpdateApplied(done, done, trained))
+        await self.learner.save(self.checkpoints.folder(done))
+        await asyncio.to_thread(self.checkpoints.commit, done, trained, self._version)
+        await self.recorder.append(UpdateApplied(done, self._version, trained))
 
     def _refuse_cut(self, step: int, values: Mapping[str, Any]) -> None:
         share = values["length/cut_share"]
-        if share > self._settings.cut_share_limit:
+        if share > self.settings.cut_share_limit:
             raise LearnerError(
                 f"step {step}: {share:.0%} of the completions were cut by the length limit; raise "
                 "[budget] output_tokens or train the format first (the limit for this share is "
-                f"{self._settings.cut_share_limit:.0%})"
+                f"{self.settings.cut_share_limit:.0%})"
             )
 
 
@@ -171,6 +165,7 @@ def rollout_metrics(attempts: Sequence[FinishedAttempt]) -> dict[str, Any]:
 def _metrics_of(attempts: Sequence[FinishedAttempt]) -> dict[str, Any]:
     graded = [a for a in attempts if isinstance(a.outcome, Graded)]
     rewards = [a.outcome.reward for a in graded if isinstance(a.outcome, Graded)]
+    endings = [a.outcome.stop_reason for a in graded if isinstance(a.outcome, Graded)]
     right = [a.outcome.correct for a in graded if isinstance(a.outcome, Graded)]
 
     def mean(values: Sequence[float]) -> float:
@@ -184,6 +179,8 @@ def _metrics_of(attempts: Sequence[FinishedAttempt]) -> dict[str, Any]:
         "rollout/ungraded": len(attempts) - len(graded),
         "rollout/tool_calls": mean([a.facts["tool_calls"] for a in graded]),
         "rollout/turns": mean([a.facts["model_calls"] for a in graded]),
+        "rollout/output_tokens": mean([a.facts["output_tokens"] for a in graded]),
+        "rollout/submitted": mean([float(reason == "submitted") for reason in endings]),
         "rollout/seconds": mean([a.facts["seconds"] for a in graded]),
         "length/cut_share": sum(a.facts["cut_calls"] for a in attempts) / max(calls, 1),
     }

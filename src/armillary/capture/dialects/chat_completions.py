@@ -101,7 +101,8 @@ class ChatCompletions:
 
     def whole(self, parsed: Parsed, reply_id: str, finished: TurnFinished) -> bytes:
         turn = finished.turn
-        message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
+        content = turn.content or (None if turn.tool_calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content}
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
         if turn.tool_calls:

@@ -270,6 +270,10 @@ class LocalEngine:
         """
         return await score(self._process, sequence, temperature)
 
+    async def status(self) -> wire.StatusReply:
+        """What the engine is doing and has done since its start."""
+        return await self._process.request("status", wire.Nothing(), wire.StatusReply)
+
     async def end_session(self, session: str) -> None:
         self._process.end_session(session)
 

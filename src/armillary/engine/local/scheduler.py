@@ -60,6 +60,16 @@ class Scheduler:
         return bool(self._queue or self._rows)
 
     @property
+    def running(self) -> int:
+        """Branches being sampled."""
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> int:
+        """Calls in the queue."""
+        return len(self._queue)
+
+    @property
     def kept(self) -> int:
         """Conversations whose cache waits for their next turn."""
         return len(self._parked)

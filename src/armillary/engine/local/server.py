@@ -49,6 +49,7 @@ class Server:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.register("score", wire.ScoreBody, self._score)
+        self.register("status", wire.Nothing, self._status)
 
     def register(self, method: str, body: type[msgspec.Struct], handler: Handler) -> None:
         """Answer requests of `method` by `handler(body)`."""
@@ -143,6 +144,10 @@ class Server:
     async def _score(self, body: wire.ScoreBody) -> wire.ScoreReply:
         logprobs = full_forward(self.model, wire.ids_of(body.ids), body.temperature)
         return wire.ScoreReply(logprobs.tobytes())
+
+    async def _status(self, _: wire.Nothing) -> wire.StatusReply:
+        s, d = self.scheduler, self.decoder
+        return wire.StatusReply(s.running, s.waiting, s.kept, d.sampled, d.forwards, s.version)
 
     def _reply(self, call: int, body: msgspec.Struct) -> None:
         self._send(wire.Reply(call, msgspec.Raw(msgspec.msgpack.encode(body))))

@@ -97,6 +97,22 @@ class ScoreReply(msgspec.Struct, array_like=True):
     logprobs: bytes
 
 
+class StatusReply(msgspec.Struct, array_like=True):
+    """What the engine is doing and has done."""
+
+    running: int
+    """Branches being sampled."""
+    waiting: int
+    """Calls in the queue."""
+    kept: int
+    """Conversations whose cache waits for their next turn."""
+    sampled: int
+    """Tokens since the start."""
+    forwards: int
+    """Forward passes since the start."""
+    version: int
+
+
 class Hello(msgspec.Struct, array_like=True):
     """First reply of the process: what it loaded."""
 

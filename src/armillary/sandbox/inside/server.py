@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from . import programs, view, watch, wire
 from .programs import Capture, Invocation, Warm
+from .reserve import Reserve
 
 _WATCH_EVERY = 0.1  # seconds
 _BACKLOG = 128
@@ -67,6 +68,7 @@ class Server:
         self._channel = channel
         self._decoder = decoder
         self._limits = limits
+        self._reserve = Reserve("/tmp")
         self._env = env
         self._workdir = workdir
         self._warm = warm
@@ -218,6 +220,7 @@ class Server:
             except (ProcessLookupError, ChildProcessError):
                 break
             self._ended(pid, status)
+        self._reserve.release()
         self._send({"id": frame.header["id"]})
 
     # -- endings -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from . import kernel
+from . import kernel, reserve
 from .wire import PackedFile
 
 ROOT = "/box"
@@ -44,7 +44,7 @@ def build(
     Gives back a descriptor of this process's folder in a writable /proc that nothing else can
     reach: the caller needs it once, to map its user id.
     """
-    _tmpfs(ROOT, disk_mb)
+    _tmpfs(ROOT, disk_mb + reserve.MEGABYTES)
     for link, target in base.links:
         os.symlink(target, ROOT + link)
     for folder in base.folders:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from armillary.errors import SandboxError
 from armillary.sandbox import probe
+from armillary.sandbox.bubblewrap import BubblewrapProvider
 from armillary.sandbox.inside import seccomp, wire
+from armillary.sandbox.protocol import File, Spec
 
 _FRAMES = st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary()), max_size=5)
 
@@ -55,6 +59,23 @@ def test_the_filter_is_a_well_formed_program(machine: str) -> None:
 
 def test_an_unknown_machine_has_no_filter() -> None:
     assert seccomp.build("riscv64") is None
+
+
+@pytest.mark.needs_bwrap
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_both_event_loops_serve(loop: str) -> None:
+    async def run() -> bytes:
+        provider = BubblewrapProvider()
+        sandbox = await provider.open(Spec(files={"/workdir/a": File(bytes(3 << 20))}))
+        (await sandbox.listen(8000)).close()
+        counted = await sandbox.exec(["wc", "-c", "a"], 10)
+        await sandbox.close()
+        await provider.close()
+        return counted.out
+
+    factory = uvloop.new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(run()) == b"3145728 a\n"
 
 
 @pytest.mark.needs_bwrap

@@ -24,7 +24,7 @@ from armillary.tasks.protocol import Demonstration, DemonstrationStyle, RunComma
 HOW_TO_ANSWER = (
     "The table is a CSV file in /workdir. The command `agg FILE OP COLUMN CATEGORY VALUE` prints "
     "the mean, max, min, sum or count of COLUMN over the rows where CATEGORY is VALUE. "
-    "Write only the value to /workdir/answer.txt ."
+    "Write only the value, as agg prints it, to /workdir/answer.txt ."
 )
 """The part of the instruction that all tasks share."""
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armillary.errors import SandboxError
-from armillary.sandbox import probe
 from armillary.sandbox.bubblewrap import BubblewrapProvider
+from armillary.sandbox.bwrap import bwrap_path
 from armillary.sandbox.inside import seccomp, wire
+from armillary.sandbox.probe import sandbox_facts
 from armillary.sandbox.protocol import File, Spec
 
 _FRAMES = st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary()), max_size=5)
@@ -80,7 +81,7 @@ def test_both_event_loops_serve(loop: str) -> None:
 
 @pytest.mark.needs_bwrap
 async def test_the_facts_say_what_works() -> None:
-    facts = await probe.sandbox_facts()
+    facts = await sandbox_facts()
     assert facts.works, facts.problem
     assert facts.bubblewrap
     assert "tmpfs" in facts.disk
@@ -91,9 +92,9 @@ async def test_without_bubblewrap_the_facts_name_the_command(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError) as caught:
-        probe.bwrap_path()
+        bwrap_path()
     assert caught.value.kind == "missing"
     assert "install" in str(caught.value)
-    facts = await probe.sandbox_facts()
+    facts = await sandbox_facts()
     assert not facts.works
     assert facts.problem == str(caught.value)

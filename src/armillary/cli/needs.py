@@ -14,7 +14,7 @@ from typing import Literal
 from armillary.errors import HarnessError, SandboxError
 from armillary.harness.install import find_environment
 from armillary.harness.locks import lock_file
-from armillary.sandbox.probe import bwrap_path
+from armillary.sandbox.bwrap import bwrap_path
 
 Need = Literal["bwrap", "learn", "mini", "harbor"]
 """`bwrap`: sandboxes start; `learn`: torch; `mini`, `harbor`: environments of agent programs."""

@@ -18,9 +18,9 @@ from typing import Any
 
 from armillary.errors import SandboxError
 from armillary.sandbox.base_view import AGENT_USER, base_view
+from armillary.sandbox.bwrap import bwrap_path
 from armillary.sandbox.channel import Channel
 from armillary.sandbox.inside import wire
-from armillary.sandbox.probe import bwrap_path
 from armillary.sandbox.warm import WarmProgram
 
 _NOBODY = 65534

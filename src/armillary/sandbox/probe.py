@@ -10,48 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from armillary.errors import SandboxError
+from armillary.sandbox.bubblewrap import BubblewrapProvider
 from armillary.sandbox.inside import seccomp
+from armillary.sandbox.protocol import Spec
 
-_INSTALLERS = {
-    "apt-get": "sudo apt-get install -y bubblewrap",
-    "dnf": "sudo dnf install -y bubblewrap",
-    "pacman": "sudo pacman -S --noconfirm bubblewrap",
-    "zypper": "sudo zypper install -y bubblewrap",
-    "apk": "sudo apk add bubblewrap",
-}
 _USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 _SWITCHES = (
     "/proc/sys/kernel/unprivileged_userns_clone",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
 )
-
-
-def install_command() -> str:
-    """The one command that installs bubblewrap here."""
-    for program, command in _INSTALLERS.items():
-        if shutil.which(program):
-            return command
-    return "install the package `bubblewrap` with your system's package manager"
-
-
-def bwrap_path() -> str:
-    """The bubblewrap program.
-
-    Raises:
-        SandboxError: it is not installed; the text holds the command that installs it.
-    """
-    if path := shutil.which("bwrap"):
-        return path
-    if platform.system() != "Linux":
-        raise SandboxError(
-            f"bubblewrap sandboxes need Linux, this is {platform.system()}; ask for the sandbox "
-            "`process` by name (no isolation), or use a container backend",
-            kind="missing",
-        )
-    raise SandboxError(
-        f"bubblewrap is not installed (no `bwrap` on PATH); install it with: {install_command()}",
-        kind="missing",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +60,6 @@ async def sandbox_facts() -> SandboxFacts:
 
 
 async def _try() -> dict[str, object]:
-    from armillary.sandbox.bubblewrap import BubblewrapProvider  # it imports this module
-    from armillary.sandbox.protocol import Spec
-
     provider = BubblewrapProvider()
     try:
         sandbox = await provider.open(Spec())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from armillary.cli.info import run_problems
-from armillary.cli.load import load_run
+from armillary.cli.load import load_kept_run, load_run
+from armillary.cli.preflight import run_problems, run_surprises
 from armillary.cli.runfile import RunFile
 from armillary.errors import ConfigError
 
@@ -42,7 +42,48 @@ def test_options_are_named_as_written(tmp_path: Path) -> None:
     assert refused(tmp_path, "", "-n", "lots").startswith("-n: `eval.tasks` = 'lots'")
     assert "--seed needs a value" in refused(tmp_path, "", "--seed")
     assert "'seed' is no option" in refused(tmp_path, "", "seed")
+    assert "A run file comes first" in refused(tmp_path, "", "seed")
     assert "is a value, not a section" in refused(tmp_path, 'name = "x"\n', "--name.x", "1")
+
+
+def test_a_fault_of_the_file_is_not_blamed_on_an_option_with_a_longer_name(tmp_path: Path) -> None:
+    message = refused(tmp_path, "seeds = 3\n", "--seed", "1")
+    assert message.startswith(f"{tmp_path / 'run.toml'}:1: unknown key `seeds`")
+
+
+def test_options_are_read_as_their_key_wants() -> None:
+    run = load_run(
+        None,
+        [
+            "--name", "2024", "--model=7", "--revision", "0123", "--sft.warmup_steps", "0",
+            "--harness", "loop", "--track.names", "jsonl", "--tasks.family=1e3",
+            "--rollout.groups", "{loop = 2}",
+        ],
+    )  # fmt: skip
+    assert (run.name, run.model, run.revision, run.tasks.family) == ("2024", "7", "0123", "1e3")
+    assert (run.harness.names, run.track.names) == (["loop"], ["jsonl"])
+    assert run.rollout.groups == {"loop": 2}
+    both = load_run(None, ["--harness", '["loop", "mini-swe-agent"]'])
+    assert both == load_run(None, ["--harness", "loop,mini-swe-agent"]) == RunFile()
+
+
+def test_a_kept_run_file_is_read_before_options_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = load_run(None, ["--name", "big", "--tasks.test", "250"])
+    kept.folder.mkdir(parents=True)
+    (kept.folder / "run.toml").write_text(kept.to_toml())
+    run = load_kept_run(None, ["--name", "big", "-n", "200"])
+    assert (run.tasks.test, run.eval.tasks) == (250, 200)
+    assert load_kept_run(None, ["--name", "other"]).tasks.test == 128
+    with pytest.raises(ConfigError, match=r"-n: |tasks\.test = 250"):
+        load_kept_run(None, ["--name", "big", "-n", "300"])
+
+
+def test_what_a_script_plays_has_a_folder_of_its_own() -> None:
+    assert load_run(None, ()).folder == Path("runs/quickstart-0")
+    assert load_run(None, ["--engine", "scripted"]).folder == Path("runs/quickstart-scripted-0")
 
 
 def test_a_missing_file_says_so() -> None:
@@ -51,7 +92,7 @@ def test_a_missing_file_says_so() -> None:
 
 
 def test_warm_up_on_a_pretrained_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"sft\.warmup_steps = 250.*pretrained"):
+    with pytest.raises(ConfigError, match=r"sft\.warmup_steps = \d+.*pretrained"):
         load_run(None, ["--model", "some/model"])
 
 
@@ -90,3 +131,10 @@ def test_the_two_gpu_example_is_valid_and_info_says_what_it_lacks() -> None:
     problems = run_problems(run)
     assert any("engine.name = 'vllm'" in p for p in problems)
     assert any("lora_rank" in p for p in problems)
+    assert any("hf download Qwen/Qwen3.5-4B --revision main" in p for p in problems)
+    assert any('set model = "models/Qwen3.5-4B"' in p for p in problems)
+
+
+def test_groups_of_a_harness_that_does_not_run_are_a_surprise_and_no_problem() -> None:
+    (surprise,) = run_surprises(load_run(None, ["--harness", "loop"]))
+    assert "mini-swe-agent" in surprise

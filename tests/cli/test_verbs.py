@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import armillary, last_json
 
 from armillary.tasks.data.family import DataFamily
 
@@ -15,29 +13,25 @@ SMALL = ["--tasks.train", "60", "--tasks.validation", "4", "--tasks.test", "4"]
 SMALL += ["--sft.demonstrations", "50", "--eval.tasks", "3", "--eval.validation_tasks", "0"]
 
 
-def armillary(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = "from armillary.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=folder, text=True, capture_output=True,
-        stdin=subprocess.DEVNULL, check=False, timeout=300,
-    )  # fmt: skip
-
-
-def last_json(done: subprocess.CompletedProcess[str]):
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (["quickstart", "--train.stps", "3"], 2, "did you mean `train.steps`"),
         (["quickstart", "--seeds", "a,b"], 2, "--seeds 'a,b'"),
+        (["quickstart", "--seeds", "0,00"], 2, "a seed occurs twice"),
+        (["quickstart", "nowhere.toml"], 2, "run file nowhere.toml cannot be read"),
+        (["sft", "a.toml", "--run-file", "b.toml"], 2, "two run files are given"),
+        (["quickstart", "--engine", "scripted"], 2, "cannot train"),
+        (["quickstart", "--train.reward", "fame"], 2, "no reward 'fame'"),
+        (["eval", "--name", "fresh"], 2, "no run at runs/fresh-0"),
+        (["rollout", "--engine", "scripted", "--stage", "../x"], 2, "--stage '../x'"),
         (["rollout", "--harness", "nobody", "--engine", "scripted"], 2, "no harness 'nobody'"),
         (["rollout", "--sandbox", "vault", "--engine", "scripted"], 2, "vault"),
         (["quickstart", "--model", "no/model", "--sft.warmup_steps", "0"], 2, "no/model"),
         (["train", "--name", "fresh"], 2, "run `armillary sft` first"),
         (["report", "nowhere"], 2, "nowhere"),
         (["tasks", "check", "nowhere"], 1, "nowhere is not a folder"),
+        (["tasks", "show", "."], 1, "holds no task folders"),
     ],
 )
 def test_a_users_mistake_is_one_message_and_no_traceback(
@@ -47,6 +41,25 @@ def test_a_users_mistake_is_one_message_and_no_traceback(
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists(), "a refused command leaves nothing behind"
+
+
+@pytest.mark.parametrize("words", [["quickstart"], ["sft"], ["rollout", "--engine", "scripted"]])
+def test_what_is_missing_is_told_before_anything_is_spent(tmp_path: Path, words: list[str]) -> None:
+    done = armillary(tmp_path, *words, PATH=str(tmp_path), ARMILLARY_CACHE=str(tmp_path))
+    assert done.returncode == 2
+    assert "bubblewrap" in done.stderr
+    assert "environment of mini-swe-agent is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("verb", ["quickstart", "rollout", "sft", "train", "eval", "info"])
+def test_a_verb_takes_its_run_file_as_first_argument(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "own.toml").write_text("[train]\nstps = 3\n")
+    done = armillary(tmp_path, verb, "own.toml", "--seed", "1")
+    assert done.returncode == 2
+    assert "own.toml:2: unknown key `train.stps`; did you mean `train.steps`?" in done.stderr
 
 
 def test_info_lists_the_machine_and_what_is_missing(tmp_path: Path) -> None:
@@ -70,12 +83,16 @@ def test_tasks_build_list_show_check(tmp_path: Path) -> None:
     done = armillary(tmp_path, "tasks", "build", "--out", "t", *SMALL[:6], "--json")
     assert last_json(done)["splits"] == {"test": 4, "train": 60, "validation": 4}
     done = armillary(tmp_path, "tasks", "list", "t/test", "--json")
-    assert last_json(done) == [f"test/labbook-0000{i}" for i in range(4)]
+    names = [f"test/labbook-0000{i}" for i in range(4)]
+    assert last_json(done) == {"tasks": names}
+    alone = tmp_path / "t" / "test" / "labbook-00000"
+    assert last_json(armillary(alone, "tasks", "show", ".", "--json"))["id"] == names[0]
+    assert last_json(armillary(alone.parent, "tasks", "list", ".", "--json"))["tasks"] == names
     shown = last_json(armillary(tmp_path, "tasks", "show", "t/test/labbook-00000", "--json"))
     assert "/usr/local/bin/agg" in shown["files"]
     assert any(name.startswith("/workdir/") for name in shown["files"])
     done = armillary(tmp_path, "tasks", "check", "t/test", "--json")
-    assert (done.returncode, last_json(done)) == (0, {"tasks": 4, "problems": []})
+    assert last_json(done) == {"tasks": 4, "problems": []}
 
 
 @pytest.mark.needs_bwrap
@@ -107,21 +124,16 @@ def test_rollout_with_the_scripted_teacher_solves_everything_in_both_harnesses(
 ) -> None:
     words = ["rollout", "--engine", "scripted", "--name", "s", *SMALL, "--json"]
     done = armillary(tmp_path, *words)
-    assert done.returncode == 0, done.stderr
     (stage,) = last_json(done)["stages"]
+    assert stage["name"] == "rollout@scripted"
     for harness in ("loop", "mini-swe-agent"):
         assert stage["harnesses"][harness]["pass_at_1"] == 1.0
         assert stage["harnesses"][harness]["graded"] == 3
-    lines = (tmp_path / "runs/s-0/rollouts/rollout/attempts.jsonl").read_text().splitlines()
+    lines = (
+        (tmp_path / "runs/s-scripted-0/rollouts/rollout@scripted/attempts.jsonl")
+        .read_text()
+        .splitlines()
+    )
     assert len(lines) == 6
     again = armillary(tmp_path, *words)
     assert last_json(again)["stages"] == [stage]
-
-
-def test_a_run_folder_with_other_settings_is_not_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "taken-0"
-    folder.mkdir(parents=True)
-    (folder / "run.toml").write_text('name = "taken"\n')
-    done = armillary(tmp_path, "quickstart", "--name", "taken")
-    assert done.returncode == 2
-    assert "holds a run with other settings" in done.stderr

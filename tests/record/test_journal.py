@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from armillary.errors import RecordError
@@ -89,16 +91,16 @@ def write(path: Path, entries: list[Entry]) -> None:
 
 
 @given(cut=st.integers(min_value=0))
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_after_a_cut_at_any_byte_every_complete_frame_comes_back(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "j"
     write(path, ENTRIES)
     whole = path.read_bytes()
-    ends = [8]
-    for entry in ENTRIES:
-        ends.append(ends[-1] + 8 + len(encode(entry)))
+    ends = frame_ends(ENTRIES)
     assert ends[-1] == len(whole)
     cut %= len(whole) + 1
     path.write_bytes(whole[:cut])
@@ -126,11 +128,93 @@ def test_a_damaged_byte_ends_the_readable_part_and_is_named(tmp_path: Path) -> N
     assert "torn tail" in str(contents.torn)
 
 
+def frame_ends(entries: list[Entry]) -> list[int]:
+    ends = [8]
+    for entry in entries:
+        ends.append(ends[-1] + 8 + len(encode(entry)))
+    return ends
+
+
+@pytest.mark.parametrize("kept", range(len(ENTRIES) + 1))
+@pytest.mark.parametrize("zeros", [1, 7, 8, 5000])
+def test_a_tail_of_zeros_is_torn(tmp_path: Path, kept: int, zeros: int) -> None:
+    path = tmp_path / "j"
+    write(path, ENTRIES[:kept])
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(zeros))
+    contents = read_journal(path)
+    assert len(contents.entries) == kept
+    assert contents.torn is not None
+    assert (contents.torn.offset, contents.torn.size) == (len(whole), zeros)
+    write(path, [OPENED])
+    assert len(read_journal(path).entries) == kept + 1
+
+
+@pytest.mark.parametrize("size", [1, 8, 4096])
+def test_a_file_of_zeros_is_torn(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(bytes(size))
+    assert read_journal(path).torn is not None
+    write(path, [OPENED])
+    assert [encode(e) for e in read_journal(path).entries] == [encode(OPENED)]
+
+
+@given(st.data())
+@settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_damage_before_readable_entries_is_refused_and_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    write(path, ENTRIES)
+    ends = frame_ends(ENTRIES)
+    begin = data.draw(st.integers(8, ends[-2] - 1))
+    size = data.draw(st.integers(1, ends[-2] - begin))
+    fill = data.draw(st.sampled_from([b"\0", b"\xff", b"a"]))
+    whole = path.read_bytes()
+    damaged = whole[:begin] + fill * size + whole[begin + size :]
+    assume(damaged != whole)
+    path.write_bytes(damaged)
+    changed = next(i for i in range(len(whole)) if damaged[i] != whole[i])
+    first = max(end for end in ends if end <= changed)
+    with pytest.raises(RecordError, match=rf"is damaged at offset {first}.*truncate -s {first} "):
+        read_journal(path)
+    with pytest.raises(RecordError, match="is damaged"):
+        Journal(path)
+    assert path.read_bytes() == damaged
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_torn_tail_is_kept_beside_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    write(path, ENTRIES)
+    whole, ends = path.read_bytes(), frame_ends(ENTRIES)
+    kept: list[Path] = []
+    for size in (3, 11):
+        path.write_bytes(whole[: ends[2] + size])
+        journal = Journal(path)
+        assert journal.torn is not None
+        assert journal.torn.kept is not None
+        assert str(journal.torn.kept) in str(journal.torn)
+        kept.append(journal.torn.kept)
+        journal.close()
+        assert path.read_bytes() == whole[: ends[2]]
+    assert [p.read_bytes() for p in kept] == [
+        whole[ends[2] : ends[2] + 3],
+        whole[ends[2] : ends[2] + 11],
+    ]
+
+
 def test_other_files_and_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "j"
     path.write_bytes(b"not a journal at all")
     with pytest.raises(RecordError, match="is not a journal"):
         read_journal(path)
+    path.write_bytes(b"other")
+    with pytest.raises(RecordError, match="is not a journal"):
+        Journal(path)
+    assert path.read_bytes() == b"other"
     path.write_bytes(b"ARMJ\x63\x00\x00\x00")
     with pytest.raises(RecordError, match="schema version 99"):
         read_journal(path)
@@ -210,3 +294,37 @@ def test_replay_rebuilds_attempts_and_rows() -> None:
     assert run.updates[0].attempts == ("a", "b")
     with pytest.raises(RecordError, match="never opened"):
         replay([call()])
+
+
+def test_notes_about_what_is_not_recorded_are_named_and_left_out() -> None:
+    closed = AttemptClosed("a", Graded(1.0, "submitted"))
+    run = replay(
+        [
+            Delivery("gone", 0, False),
+            AttemptClosed("gone", Ungraded("cancelled", "stopped")),
+            OPENED,
+            call(),
+            Delivery("a", 7, False),
+            closed,
+            AttemptClosed("a", Ungraded("cancelled", "stopped")),
+        ]
+    )
+    assert set(run.attempts) == {"a"}
+    assert run.attempts["a"].tree.call(0).delivered
+    assert run.attempts["a"].closed == closed
+    assert run.strays == [
+        "delivery of call 0 of gone, not recorded",
+        "end of gone, never opened",
+        "delivery of call 7 of a, not recorded",
+        "another end of a, already over",
+    ]
+
+
+def test_an_entry_of_unknown_form_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    write(path, [OPENED])
+    size = path.stat().st_size
+    payload = b"\x91\xa5other"
+    path.write_bytes(path.read_bytes() + struct.pack("<II", 7, zlib.crc32(payload)) + payload)
+    with pytest.raises(RecordError, match=f"offset {size}: journal entry of unknown form"):
+        read_journal(path)

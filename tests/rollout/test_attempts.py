@@ -4,85 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
+from attempt_rig import ACT, answering, plan, station
 
-from armillary.capture.session import Policy
 from armillary.chat.messages import AssistantTurn
-from armillary.chat.parser import HermesParser
 from armillary.chat.raw import turn_ids
 from armillary.chat.template import HermesTemplate
-from armillary.chat.train_tokenizer import train_tokenizer
 from armillary.engine.scripted import ScriptedEngine
 from armillary.errors import EngineError, RolloutError
-from armillary.harness.loop import LoopActions, LoopHarness
-from armillary.harness.protocol import Budget
-from armillary.record.calls import Sampling
 from armillary.record.codec import AttemptOpened
 from armillary.record.journal import Journal, read_journal
 from armillary.record.outcomes import Graded, Ungraded
 from armillary.record.store import replay
-from armillary.rollout.attempt import FinishedAttempt, Station, run_attempt
-from armillary.rollout.plan import AttemptPlan, GroupPlan, training_groups
+from armillary.rollout.attempt import FinishedAttempt, run_attempt
+from armillary.rollout.plan import GroupPlan, training_groups
 from armillary.rollout.rewards import correct_and_efficient, correctness
 from armillary.rollout.scheduler import Scheduler
-from armillary.sandbox.bubblewrap import BubblewrapProvider
-from armillary.tasks.data.family import write_task
-from armillary.tasks.data.labbook import draw
 from armillary.tasks.folder import Task, load_task
 
 pytestmark = pytest.mark.needs_bwrap
-
-ACT = LoopActions()
-
-
-@pytest.fixture
-def task(tmp_path: Path) -> Task:
-    write_task(tmp_path / "test" / "t1", draw(5))
-    return load_task(tmp_path / "test" / "t1")
-
-
-@pytest_asyncio.fixture
-async def provider() -> AsyncIterator[BubblewrapProvider]:
-    made = BubblewrapProvider()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-def journal(tmp_path: Path):
-    made = Journal(tmp_path / "j")
-    yield made
-    made.close()
-
-
-Play = Callable[[str, int], AssistantTurn]
-
-
-def station(
-    tmp_path: Path, provider: BubblewrapProvider, journal: Journal, play: Play, **budget: float
-) -> Station:
-    tokenizer = train_tokenizer([], [], tmp_path / "tokenizer")
-    template = HermesTemplate(tokenizer)
-    engine = ScriptedEngine(lambda s, n, _: turn_ids(template, play(s, n)))
-    policy = Policy(
-        template, lambda mint: HermesParser(tokenizer, mint), engine, Sampling(max_tokens=2000)
-    )
-    limits = replace(Budget(calls=6), **budget)
-    return Station(LoopHarness("bubblewrap"), provider, policy, limits, correctness, journal)
-
-
-def answering(answer: str) -> Play:
-    turns = [ACT.run("ls"), *ACT.finish(answer)]
-    return lambda _, number: turns[min(number, 1)]
-
-
-def plan(task: Task, repeat: int = 0) -> AttemptPlan:
-    return AttemptPlan("eval/x", task, "loop", repeat)
 
 
 async def test_right_and_wrong_answers_are_graded(tmp_path, provider, journal, task) -> None:
@@ -111,6 +53,13 @@ async def test_a_spent_budget_and_giving_up_are_graded(tmp_path, provider, journ
     assert idle.outcome == Graded(0.0, "gave_up", {"reward": 0.0})
 
 
+async def test_a_spent_token_budget_is_graded(tmp_path, provider, journal, task) -> None:
+    talking = station(tmp_path, provider, journal, lambda *_: ACT.run("ls"), total_tokens=10)
+    done = await run_attempt(plan(task), talking)
+    assert done.outcome == Graded(0.0, "token_budget", {"reward": 0.0})
+    assert done.facts["model_calls"] == 1
+
+
 async def test_time_spent_by_the_agent_is_graded(tmp_path, provider, journal, task) -> None:
     slow = station(tmp_path, provider, journal, lambda *_: ACT.run("sleep 30"), seconds=1.0)
     done = await run_attempt(plan(task), slow)
@@ -127,6 +76,10 @@ async def test_time_spent_by_our_engine_is_not(tmp_path, provider, journal, task
     done = await run_attempt(plan(task), late)
     assert isinstance(done.outcome, Ungraded)
     assert done.outcome.kind == "engine"
+    patient = replace(late, our_share_limit=1.0)
+    assert (await run_attempt(plan(task, 1), patient)).outcome == Graded(
+        0.0, "agent_time", {"reward": 0.0}
+    )
 
 
 async def test_a_hung_engine_is_our_fault(tmp_path, provider, journal, task) -> None:

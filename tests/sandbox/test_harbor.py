@@ -13,6 +13,8 @@ import pytest
 from model_server import Script
 
 from armillary.harness.install import ensure_environment
+from armillary.tasks.data.family import write_task
+from armillary.tasks.data.labbook import draw
 
 pytestmark = [pytest.mark.needs_harbor, pytest.mark.needs_bwrap]
 
@@ -74,6 +76,14 @@ async def _trial(tmp_path: Path, task: Path, *options: str) -> dict[str, Any]:
 
 async def test_the_oracle_solves_a_task(tmp_path: Path) -> None:
     result = await _trial(tmp_path, _task(tmp_path / "sum", _DOCKERFILE), "-a", "oracle")
+    assert result["exception_info"] is None, result["exception_info"]
+    assert result["verifier_result"]["rewards"] == {"reward": 1.0}
+    assert result["reward_valid"]
+
+
+async def test_the_oracle_solves_a_task_of_the_data_family(tmp_path: Path) -> None:
+    write_task(tmp_path / "labbook", draw(3))
+    result = await _trial(tmp_path, tmp_path / "labbook", "-a", "oracle")
     assert result["exception_info"] is None, result["exception_info"]
     assert result["verifier_result"]["rewards"] == {"reward": 1.0}
     assert result["reward_valid"]

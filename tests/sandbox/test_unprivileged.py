@@ -42,7 +42,7 @@ def test_an_unprivileged_user_has_the_same_sandbox() -> None:
         "user": "1000",
         "capabilities": "0000000000000000",
         "interfaces": "lo",
-        "processes": "4",
+        "processes": "2",
         "after": "fine",
         "port": "8000",
     }

@@ -19,7 +19,7 @@ _COMMANDS = {
     "user": "whoami; stat -c %u /workdir",
     "capabilities": "grep CapBnd /proc/self/status | cut -f2",
     "interfaces": "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '",
-    "processes": "ls -d /proc/[0-9]* | wc -l",
+    "processes": "set -- /proc/[0-9]*; echo $#",
     "refused": "touch /usr/x || touch /x || chmod 600 /dev/null || unshare -U true || echo all",
     "storm": "for i in $(seq 60); do sleep 1 & done 2>&1 | grep -c -i fork",
     "after": "echo fine",

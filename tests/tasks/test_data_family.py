@@ -106,7 +106,7 @@ def test_an_interrupted_build_is_built_again(tmp_path: Path, left: str) -> None:
         (root / BUILDING).write_text("")
         shutil.rmtree(root / "test")
         if left == "old":
-            (root / COMPLETE).write_text("of another version")
+            (root / COMPLETE).write_text("data 0 seed 3")
         if left == "mark":
             shutil.rmtree(root / "train")
     build(root)
@@ -119,6 +119,27 @@ def test_somebodys_folder_is_never_cleared(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=f"{tmp_path} is not empty"):
         build(tmp_path)
     assert tree(tmp_path) == {"thesis.tex": b"years of work"}
+
+
+@pytest.mark.parametrize("mark", [COMPLETE, BUILDING])
+def test_a_folder_is_not_ours_by_the_name_of_a_file(tmp_path: Path, mark: str) -> None:
+    (tmp_path / mark).write_text("the kitchen is finished")
+    (tmp_path / "train").mkdir()
+    before = tree(tmp_path)
+    with pytest.raises(TaskError, match="is no task set of this family"):
+        build(tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_what_somebody_put_into_a_task_set_is_not_cleared(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    build(root)
+    for name in ("notes.txt", "train/mine.txt"):
+        (root / name).write_text("mine")
+        with pytest.raises(TaskError, match=f"it holds {name}"):
+            build(root, train=4)
+        assert (root / name).read_text() == "mine"
+        (root / name).unlink()
 
 
 class Shell:

@@ -137,6 +137,29 @@ async def test_each_attempt_is_committed_once_and_a_resume_goes_on(tmp_path: Pat
     assert points[0]["groups/used"] == 1
 
 
+async def test_a_step_with_nothing_graded_has_no_means(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    rollouts = Rollouts(CountingLearner(), [None, None])
+    await loop_of(tmp_path, journal, rollouts, steps=1).run(0)
+    journal.close()
+    (point,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert "reward/mean" not in point
+    assert point["rollout/ungraded"] == 2
+
+
+async def test_a_resume_measures_what_a_kill_cut_short(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    measured: list[int] = []
+
+    async def measure(step: int) -> None:
+        measured.append(step)
+
+    loop = loop_of(tmp_path, journal, Rollouts(CountingLearner(), [0.0, 1.0]), steps=4)
+    await loop.run(2, after_update=measure)
+    journal.close()
+    assert measured == [2, 3, 4]
+
+
 async def test_completions_that_are_nearly_all_cut_stop_the_run_with_the_share(
     tmp_path: Path,
 ) -> None:

@@ -6,12 +6,13 @@ Overrides are `--section.key value` or `--section.key=value`; frequent ones have
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -40,8 +41,33 @@ def load_run(
     Raises:
         ConfigError: anything in it is wrong.
     """
+    values, text, given = _gather(file, overrides, preset)
+    return _validated(values, file, text, given)
+
+
+def load_kept_run(file: Path | None, overrides: Sequence[str]) -> RunFile:
+    """As `load_run`; without `file`, what the run's own folder keeps takes its place.
+
+    Raises:
+        ConfigError: anything in it is wrong.
+    """
+    if file is None:
+        # Only what names the folder counts here: the rest may fit together with kept values only.
+        values, text, given = _gather(None, overrides, None)
+        named = {key: values[key] for key in ("name", "seed") if key in values}
+        if isinstance(values.get("engine"), dict) and "name" in values["engine"]:
+            named["engine"] = {"name": values["engine"]["name"]}
+        kept = _validated(named, None, text, given).folder / "run.toml"
+        file = kept if kept.exists() else None
+    return load_run(file, overrides)
+
+
+def _gather(
+    file: Path | None, overrides: Sequence[str], preset: dict[str, Any] | None
+) -> tuple[dict[str, Any], str, dict[str, str]]:
+    """All values merged, the file's text, and key -> option as it was written."""
     text = ""
-    values: dict[str, Any] = dict(preset or {})
+    values: dict[str, Any] = copy.deepcopy(preset or {})
     if file is not None:
         text = _read(file)
         try:
@@ -52,6 +78,12 @@ def load_run(
     for option, key, raw in parse_overrides(overrides):
         given[key] = option
         _set(values, key, _value(key, raw))
+    return values, text, given
+
+
+def _validated(
+    values: dict[str, Any], file: Path | None, text: str, given: dict[str, str]
+) -> RunFile:
     try:
         return RunFile.model_validate(values)
     except ValidationError as error:
@@ -73,7 +105,7 @@ def parse_overrides(tokens: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         if not key:
             raise ConfigError(
                 f"{token!r} is no option; options are --section.key VALUE or one of "
-                f"{', '.join(ALIASES)}"
+                f"{', '.join(ALIASES)}. A run file comes first: armillary VERB RUN.toml"
             )
         if not equals:
             if not queue:
@@ -107,13 +139,22 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _value(key: str, raw: str) -> Any:
-    """An option's value: a list where the key holds one, else TOML, else text."""
-    if _annotation(key) == list[str]:
+    """An option's value by the kind of its key: text as written, a list by commas, else TOML."""
+    kind = _annotation(key)
+    if _is_text(kind):
+        return raw
+    if get_origin(kind) is list and not raw.startswith("["):
         return [part for part in raw.split(",") if part]
     try:
         return tomllib.loads(f"x = {raw}")["x"]
     except tomllib.TOMLDecodeError:
         return raw
+
+
+def _is_text(kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return all(isinstance(value, str) for value in get_args(kind))
+    return kind is str
 
 
 def _annotation(key: str) -> Any:
@@ -143,7 +184,8 @@ def _explain(error: ErrorDetails, file: Path | None, text: str, given: dict[str,
 
 def _where(path: list[str], file: Path | None, text: str, given: dict[str, str]) -> str:
     for key, option in given.items():
-        if path and ".".join(path).startswith(key):
+        parts = key.split(".")
+        if path[: len(parts)] == parts:
             return f"{option}: "
     line = _line_of(path, text)
     if file is None:

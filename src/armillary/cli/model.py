@@ -49,8 +49,12 @@ def pretrained_folder(model: str, revision: str) -> Path:
     folder = Path(model)
     if (folder / "config.json").is_file():
         return folder
-    fetch = f"hf download {model} --revision {revision or 'REVISION'} --local-dir models/NAME"
-    raise ConfigError(f"model {model!r} is not a model folder; fetch it first: {fetch}")
+    here = f"models/{folder.name or 'NAME'}"
+    fetch = f"hf download {model} --revision {revision or 'REVISION'} --local-dir {here}"
+    raise ConfigError(
+        f"model = {model!r} is not a model folder on this machine; fetch it first: {fetch}, "
+        f'and then set model = "{here}"'
+    )
 
 
 def make_tokenizer(

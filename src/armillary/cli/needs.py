@@ -19,19 +19,23 @@ from armillary.sandbox.bwrap import bwrap_path
 Need = Literal["bwrap", "learn", "mini", "harbor"]
 """`bwrap`: sandboxes start; `learn`: torch; `mini`, `harbor`: environments of agent programs."""
 
+PROGRAMS: tuple[tuple[Need, str, str], ...] = (
+    ("mini", "mini-swe-agent", "make setup"),
+    ("harbor", "harbor", "make setup-test"),
+)
+"""Need, program with an environment of its own, command that installs it."""
+
 
 def missing_needs() -> dict[Need, str]:
     """Need -> what is missing and the command that helps; empty where nothing is missing."""
-    reasons: dict[Need, str | None] = {
-        "bwrap": _bubblewrap(),
-        "learn": _torch(),
-        "mini": _environment("mini-swe-agent", "make setup"),
-        "harbor": _environment("harbor", "make setup-test"),
-    }
+    reasons: dict[Need, str | None] = {"bwrap": missing_bubblewrap(), "learn": missing_torch()}
+    for need, program, command in PROGRAMS:
+        reasons[need] = _environment(program, command)
     return {need: reason for need, reason in reasons.items() if reason is not None}
 
 
-def _bubblewrap() -> str | None:
+def missing_bubblewrap() -> str | None:
+    """Why no sandbox can be started, or None."""
     # Asked of bubblewrap alone, not of our sandbox: a fault of ours must fail tests, not skip them.
     try:
         program = bwrap_path()
@@ -49,7 +53,8 @@ def _bubblewrap() -> str | None:
     )
 
 
-def _torch() -> str | None:
+def missing_torch() -> str | None:
+    """Why no model can be run or trained, or None."""
     if importlib.util.find_spec("torch"):
         return None
     return "PyTorch is not installed; run: pip install 'armillary[learn]'"

@@ -17,11 +17,12 @@ from rich.progress import (
     Progress,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 QUIET_SECONDS = 5.0
 """Where no terminal is watching, a line at most so often."""
+AT_ONCE_SECONDS = 1.0
+"""Units that are there so soon were done by an earlier start; they say nothing of the pace."""
 
 
 class Output:
@@ -56,15 +57,15 @@ class Stage:
         self._console = console
         self._name = name
         self._total = total
-        self._done = 0
+        self._done = self._at_once = 0
         self._note = ""
         self._began = self._said = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description:<28}"), BarColumn(bar_width=28), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}"), console=console,
         )  # fmt: skip
-        self._task = self._bar.add_task(name, total=total, note="")
+        self._task = self._bar.add_task(name, total=total, left="", note="")
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -85,16 +86,25 @@ class Stage:
     def advance(self, units: int = 1, note: str = "") -> None:
         self._done += units
         self._note = note or self._note
-        self._bar.update(self._task, advance=units, note=self._note)
+        spent = time.monotonic() - self._began
+        if spent < AT_ONCE_SECONDS:
+            self._at_once = self._done
+        left = time_left(spent, self._done - self._at_once, self._total - self._done)
+        shown = "" if left is None else f"{left:.0f} s left"
+        self._bar.update(self._task, advance=units, left=shown, note=self._note)
         if not self._console.is_terminal and time.monotonic() - self._said > QUIET_SECONDS:
-            left = (time.monotonic() - self._began) * (self._total / self._done - 1)
-            self._line(f"{left:.0f} s left")
+            self._line(shown or "time left unknown")
 
     def _line(self, end: str) -> None:
         self._said = time.monotonic()
         spent = self._said - self._began
         text = f"{self._name}: {self._done}/{self._total}, {spent:.0f} s, {end}"
         self._console.print(f"{text}  {self._note}".rstrip(), markup=False)
+
+
+def time_left(spent: float, done: int, left: int) -> float | None:
+    """Seconds for `left` units at the pace of `done` in `spent` seconds; None without a pace."""
+    return spent * left / done if done > 0 else None
 
 
 def fail(error: BaseException) -> None:

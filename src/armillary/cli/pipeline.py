@@ -6,6 +6,7 @@ stages they run, and in which order.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from armillary.record.calls import Sampling
 from armillary.record.codec import UpdateApplied
 from armillary.record.rows import TrainingRow
 from armillary.rollout.plan import GroupPlan, training_groups
+from armillary.rollout.scheduler import Scheduler
 from armillary.tasks.folder import Task
 from armillary.tasks.protocol import DemonstrationStyle
 from armillary.train.checkpoints import Checkpoints
@@ -81,7 +83,8 @@ class Pipeline:
         sft = self.run.sft
         if self.workspace.done("sft"):
             return
-        rows = self.demonstrations()
+        # In a thread, so that Ctrl-C is heard while thousands are played.
+        rows = await asyncio.to_thread(self.demonstrations)
         optimizer = Optimizer(sft.lr, sft.steps, weight_decay=sft.weight_decay)
 
         async def chunk(first: int, count: int) -> dict[str, float]:
@@ -111,8 +114,10 @@ class Pipeline:
         """Reinforcement learning from the SFT weights, or from the last checkpoint."""
         run, train = self.run, self.run.train
         checkpoints = self.checkpoints("grpo")
-        first = await self.load(checkpoints) or 0
+        first = await self.load(checkpoints)
         await self._restore_update(checkpoints)
+        tasks = await asyncio.to_thread(self._training_tasks)
+        scheduler = self.rig.scheduler()
         tracker = JsonlTracker(self.workspace.path("metrics.jsonl"))
         settings = LoopSettings(
             train.steps,
@@ -122,8 +127,8 @@ class Pipeline:
             checkpoint_every=train.checkpoint_every,
         )  # fmt: skip
         loop = TrainingLoop(
-            settings, self._plan_step, self.rig.scheduler(), self.learner, checkpoints,
-            self.workspace.journal, tracker,
+            settings, lambda step: self._plan_step(step, tasks), scheduler, self.learner,
+            checkpoints, self.workspace.journal, tracker, version=await self.learner.publish(),
         )  # fmt: skip
         with (
             self.workspace.stage("grpo"),
@@ -133,18 +138,18 @@ class Pipeline:
             await loop.run(
                 first,
                 on_step=lambda _, values: progress.advance(note=_step_note(values)),
-                after_update=lambda step: self._validate(step, tracker),
+                after_update=lambda step: self._validate(step, scheduler, tracker),
             )
         tracker.close()
 
-    async def _validate(self, step: int, tracker: Tracker) -> None:
+    async def _validate(self, step: int, scheduler: Scheduler, tracker: Tracker) -> None:
         """Measure on the validation split every so many updates, but not after the last."""
         settings = self.run.eval
         every, count = settings.validation_every, settings.validation_tasks
         if not (every and count) or step % every or step >= self.run.train.steps:
             return
         plans = self.rig.evaluation_plans(f"validation/{step:04d}", "validation", count)
-        groups = await self.rig.scheduler().run_groups(plans)
+        groups = await scheduler.run_groups(plans)
         results = [
             attempt_result(a.opened, a.outcome, a.facts, trained=False)
             for group in groups
@@ -159,10 +164,13 @@ class Pipeline:
             values[f"eval/total/{name}"] = rate.total
         tracker.log(step, values)
 
-    def _plan_step(self, step: int) -> Sequence[GroupPlan]:
-        rollout = self.run.rollout
+    def _training_tasks(self) -> list[Task]:
+        """Those that no demonstration showed."""
         first = self.run.sft.demonstrations
-        tasks = self.rig.tasks.load("train", first, self.run.tasks.train - first)
+        return self.rig.tasks.load("train", first, self.run.tasks.train - first)
+
+    def _plan_step(self, step: int, tasks: Sequence[Task]) -> Sequence[GroupPlan]:
+        rollout = self.run.rollout
         groups = {h: n for h, n in rollout.groups.items() if h in self.rig.site.harnesses}
         return training_groups(step, tasks, groups, rollout.group_size)
 
@@ -192,7 +200,7 @@ class Pipeline:
                 values = await chunk(done, count)
                 done += count
                 await self.learner.save(checkpoints.folder(done))
-                checkpoints.commit(done)
+                await asyncio.to_thread(checkpoints.commit, done)
                 tracker.log(done, values)
                 progress.advance(count)
             await self.learner.publish()
@@ -263,4 +271,5 @@ def _refuse_unknown(run: RunFile) -> None:
 
 
 def _step_note(values: Mapping[str, Any]) -> str:
-    return f"correct {values['reward/correct']:.0%}"
+    correct = values.get("reward/correct")
+    return "nothing graded" if correct is None else f"correct {correct:.0%}"

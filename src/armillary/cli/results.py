@@ -7,8 +7,9 @@ not what a process remembered, and can be made again at any time.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
-from importlib.metadata import version
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ TINY_NOTES = (
     "Copy warm-up is a pretraining stage on random ids: it teaches copying, not the task. The "
     "stage called base is the model right after it.",
     "Demonstrations are scripted and careless on purpose; a model that imitates them is right "
-    "less than half of the time.",
+    "about a third of the time.",
 )
 TRANSCRIPT_CHARACTERS = 1500
 """Of one turn; longer ones are cut and say so."""
@@ -62,7 +63,6 @@ class RunResults:
             raise ConfigError(f"{folder} holds no run (there is no {journal})")
         self.folder = folder
         self.record: RunRecord = replay(read_journal(journal).entries)
-        self.marks: Marks = read_marks(folder)
         trained = {name for update in self.record.updates for name in update.attempts}
         self.attempts: list[AttemptResult] = [
             attempt_result(a.opened, a.closed.outcome, a.closed.facts, trained=name in trained)
@@ -70,12 +70,18 @@ class RunResults:
             if a.closed is not None
         ]
 
-    def summary(self, run: RunFile) -> Summary:
-        """The run in one small object."""
+    @property
+    def marks(self) -> Marks:
+        """As they are on disk now: an open run is still counting what it costs."""
+        return read_marks(self.folder)
+
+    def summary(self, run: RunFile, stages: Collection[str] | None = None) -> Summary:
+        """The run in one small object. `stages`: only those; by default all."""
+        marks = self.marks
+        chosen = [a for a in self.attempts if stages is None or a.stage in stages]
         return summarise(
-            self.attempts, seed=run.seed, seconds=_seconds(self.marks),
-            cpu_seconds=self.marks.cpu_seconds, report=self.folder / "report.html",
-            split=run.eval.split,
+            chosen, seed=run.seed, seconds=marks.seconds, cpu_seconds=marks.cpu_seconds,
+            report=self.folder / "report.html", split=run.eval.split,
         )  # fmt: skip
 
     def write(self, run: RunFile) -> Path:
@@ -85,6 +91,7 @@ class RunResults:
 
     def _report_data(self, run: RunFile) -> ReportData:
         points = read_metrics(self.folder / "metrics.jsonl")
+        marks = self.marks
         return ReportData(
             name=self.folder.name,
             seed=run.seed,
@@ -93,9 +100,9 @@ class RunResults:
             model=self._model_facts(run),
             config=run.model_dump(mode="json"),
             versions=_versions(),
-            stage_seconds={name: mark.seconds for name, mark in self.marks.stages.items()},
-            seconds=_seconds(self.marks),
-            cpu_seconds=self.marks.cpu_seconds,
+            stage_seconds={name: mark.seconds for name, mark in marks.stages.items()},
+            seconds=marks.seconds,
+            cpu_seconds=marks.cpu_seconds,
             curve=[training_point(int(p["step"]), p) for p in points],
             validation=self._validation(),
             notes=list(TINY_NOTES) if run.model == TINY else [],
@@ -105,15 +112,17 @@ class RunResults:
     def _model_facts(self, run: RunFile) -> dict[str, object]:
         if run.model != TINY:
             return {"model": run.model, "revision": run.revision}
-        folder = self.folder / "model"
-        weights = folder / "model.safetensors"
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
-        return {
-            "kind": "tiny (LFM2: one short convolution, one attention layer)",
-            "parameters": weights.stat().st_size // 4,
-            "vocabulary": config["real_vocab_size"],
-            "hidden size": config["hidden_size"],
+        facts: dict[str, object] = {
+            "kind": "tiny (LFM2: one short convolution, one attention layer)"
         }
+        weights, config = (self.folder / "model" / n for n in ("model.safetensors", "config.json"))
+        # A run that was stopped early, or played by a script, has made no weights.
+        if weights.exists() and config.exists():
+            known = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
+            facts["parameters"] = weights.stat().st_size // 4
+            facts["vocabulary"] = known["real_vocab_size"]
+            facts["hidden size"] = known["hidden_size"]
+        return facts
 
     def _validation(self) -> list[ValidationPoint]:
         points: list[ValidationPoint] = []
@@ -197,11 +206,10 @@ def _cut(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
 
 
-def _seconds(marks: Marks) -> float:
-    return sum(mark.seconds for mark in marks.stages.values())
-
-
 def _versions() -> dict[str, str]:
-    packages = ("torch", "transformers", "tokenizers", "numpy")
-    found = {name: version(name) for name in packages}
+    found: dict[str, str] = {}
+    for name in ("torch", "transformers", "tokenizers", "numpy"):
+        # Reports are also written where nothing is trained.
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     return {"armillary": armillary.__version__, "python": platform.python_version(), **found}

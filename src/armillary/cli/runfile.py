@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 
 TINY = "tiny"
 """Name of the embedded model."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What a run or an evaluation may be called: it becomes the name of a folder."""
 
 
 class Section(BaseModel):
@@ -54,6 +56,9 @@ class BudgetSection(Section):
 
     calls: PositiveInt = 7
     output_tokens: PositiveInt = 40
+    """Of one call."""
+    total_tokens: int = Field(default=0, ge=0)
+    """Sampled tokens of a whole attempt; 0 = no limit."""
     seconds: PositiveFloat = 120.0
     command_seconds: PositiveFloat = 30.0
 
@@ -61,30 +66,32 @@ class BudgetSection(Section):
 class RolloutSection(Section):
     temperature: PositiveFloat = 1.0
     group_size: PositiveInt = 8
-    groups: dict[str, PositiveInt] = {"loop": 6, "mini-swe-agent": 3}
+    groups: dict[str, PositiveInt] = {"loop": 7, "mini-swe-agent": 2}
     """Groups of one rollout step, per harness."""
     concurrency: dict[str, PositiveInt] = {"loop": 48, "mini-swe-agent": 8}
     """Attempts at once, per harness."""
     retries: int = Field(default=2, ge=0)
     """More tries of an ungraded attempt."""
+    our_share_limit: float = Field(default=0.5, gt=0, le=1)
+    """An attempt that ran out of time is not graded if our engine took more of it than this."""
 
 
 class SftSection(Section):
-    warmup_steps: int = Field(default=250, ge=0)
+    warmup_steps: int = Field(default=450, ge=0)
     """Copy warm-up, only for the tiny model."""
     demonstrations: PositiveInt = 2500
     """Per harness, from as many training tasks."""
-    steps: PositiveInt = 500
+    steps: PositiveInt = 1000
     batch: PositiveInt = 8
     lr: PositiveFloat = 4e-3
     weight_decay: float = Field(default=0.01, ge=0)
-    careless: float = Field(default=0.5, ge=0, le=1)
+    careless: float = Field(default=0.65, ge=0, le=1)
     wrong_operation: float = Field(default=0.15, ge=0, le=1)
 
 
 class TrainSection(Section):
-    steps: PositiveInt = 30
-    lr: PositiveFloat = 3e-4
+    steps: PositiveInt = 45
+    lr: PositiveFloat = 4e-4
     reward: str = "correctness"
     normalisation: Literal["std", "none", "leave-one-out"] = "std"
     clip_low: PositiveFloat = 0.8
@@ -103,7 +110,7 @@ class EvalSection(Section):
     split: str = "test"
     tasks: PositiveInt = 128
     validation_tasks: int = Field(default=32, ge=0)
-    validation_every: int = Field(default=10, ge=0)
+    validation_every: int = Field(default=15, ge=0)
     """Updates between evaluations on the validation split; 0 = never."""
 
 
@@ -112,11 +119,12 @@ class TrackSection(Section):
 
 
 class RunFile(Section):
-    name: str = Field(default="quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(default="quickstart", pattern=NAME)
     seed: int = Field(default=0, ge=0)
     model: str = TINY
-    """`tiny`, a folder, or a Hugging Face id with `revision`."""
+    """`tiny`, or the folder of a model."""
     revision: str = ""
+    """Which version of it the folder holds; kept with the results."""
     engine: EngineSection = EngineSection()
     tasks: TasksSection = TasksSection()
     harness: HarnessSection = HarnessSection()
@@ -157,8 +165,10 @@ class RunFile(Section):
 
     @property
     def folder(self) -> Path:
-        """Where everything about this run is."""
-        return Path("runs") / f"{self.name}-{self.seed}"
+        """Where everything about this run is. What a script plays has a folder of its own, so
+        that no result of it is ever taken for one of the run's weights."""
+        kind = "-scripted" if self.engine.name == "scripted" else ""
+        return Path("runs") / f"{self.name}{kind}-{self.seed}"
 
     def to_toml(self) -> str:
         """The effective configuration; reading it gives an equal run file."""

@@ -34,13 +34,24 @@ class Site:
         """One station per harness, all on the same policy."""
         run = self.run
         budget = Budget(
-            run.budget.calls, run.budget.output_tokens, run.budget.seconds,
-            run.budget.command_seconds,
-        )  # fmt: skip
+            calls=run.budget.calls,
+            total_tokens=run.budget.total_tokens,
+            seconds=run.budget.seconds,
+            command_seconds=run.budget.command_seconds,
+        )
         limits = Limits(memory_mb=run.sandbox.memory_mb, disk_mb=run.sandbox.disk_mb)
         reward = reward_rule(run.train.reward)
         return {
-            name: Station(harness, self.providers[name], policy, budget, reward, recorder, limits)
+            name: Station(
+                harness,
+                self.providers[name],
+                policy,
+                budget,
+                reward,
+                recorder,
+                limits,
+                run.rollout.our_share_limit,
+            )
             for name, harness in self.harnesses.items()
         }
 

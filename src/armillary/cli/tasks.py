@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from armillary.errors import ArmillaryError, TaskError
 from armillary.rollout.grading import VERIFIER_FOLDERS, grade
 from armillary.sandbox.dockerfile import image_spec
+from armillary.sandbox.environment import BASE_PATH
 from armillary.sandbox.protocol import File, Sandbox, SandboxProvider, Spec
 from armillary.sandbox.registry import sandbox_provider
 from armillary.tasks.folder import Task, TaskSet, load_task
@@ -24,6 +26,8 @@ def resolve(folder: Path) -> list[Task]:
     Raises:
         TaskError: there are none, or one is broken.
     """
+    # A task's id is its own name and its parent's, which `.` does not have.
+    folder = folder.resolve()
     if (folder / "task.toml").exists():
         return [load_task(folder)]
     if not folder.is_dir():
@@ -31,10 +35,11 @@ def resolve(folder: Path) -> list[Task]:
     below = sorted(p for p in folder.iterdir() if p.is_dir())
     if any((p / "task.toml").exists() for p in below):
         return [load_task(p) for p in below]
-    if not below:
-        raise TaskError(f"{folder} holds no task folders")
     tasks = TaskSet(folder)
-    return [task for split in tasks.splits() for task in tasks.load(split)]
+    found = [task for split in tasks.splits() for task in tasks.load(split)]
+    if not found:
+        raise TaskError(f"{folder} holds no task folders")
+    return found
 
 
 async def check(tasks: list[Task], sandbox: str) -> list[Finding]:
@@ -55,37 +60,70 @@ async def check(tasks: list[Task], sandbox: str) -> list[Finding]:
 
 async def _problems(task: Task, provider: SandboxProvider) -> list[str]:
     problems: list[str] = []
-    idle = await _open(task, provider)
+    image = image_spec(task.environment)
+    spec = Spec(image.files, image.env, (*image.folders, *VERIFIER_FOLDERS), image.workdir)
+    idle = await provider.open(spec)
     try:
-        if (await grade(task, idle))["reward"] >= 1:
+        if (await grade(task, idle, spec.workdir))["reward"] >= 1:
             problems.append("an attempt that does nothing is graded as correct")
     finally:
         await idle.close()
-    solution = task.folder / "solution" / "solve.sh"
-    if not solution.exists():
-        return [*problems, "there is no solution/solve.sh, so the grader is not proven"]
-    solver = await _open(task, provider)
+    solver = await provider.open(spec)
     try:
-        if await _reads_answer(task, solver):
-            problems.append("the expected answer can be read in the sandbox")
-        await solver.write({"/tmp/solve.sh": File(solution.read_bytes(), 0o755)})
-        await solver.exec(["/bin/sh", "/tmp/solve.sh"], 60)
-        if (await grade(task, solver))["reward"] < 1:
-            problems.append("the reference solution is graded as wrong")
+        problems += [
+            f"the expected answer can be read in the sandbox: {place}"
+            for place in await _leaks(task, solver)
+        ]
+        problems += await _unsolved(task, solver, spec.workdir)
     finally:
         await solver.close()
     return problems
 
 
-async def _open(task: Task, provider: SandboxProvider) -> Sandbox:
-    spec = image_spec(task.environment)
-    return await provider.open(
-        Spec(spec.files, spec.env, (*spec.folders, *VERIFIER_FOLDERS), spec.workdir)
-    )
+async def _unsolved(task: Task, sandbox: Sandbox, workdir: str) -> list[str]:
+    solution = task.folder / "solution" / "solve.sh"
+    if not solution.exists():
+        return ["there is no solution/solve.sh, so the grader is not proven"]
+    await sandbox.write({"/tmp/solve.sh": File(solution.read_bytes(), 0o755)})
+    await sandbox.exec(["/bin/sh", "/tmp/solve.sh"], 60)
+    if (await grade(task, sandbox, workdir))["reward"] < 1:
+        return ["the reference solution is graded as wrong"]
+    return []
 
 
-async def _reads_answer(task: Task, sandbox: Sandbox) -> bool:
-    """Whether the variable that holds the answer, or the tests, can be seen by an agent."""
-    names = "|".join(task.verifier_env) or "EXPECTED_ANSWER"
-    seen = await sandbox.exec(["/bin/sh", "-c", f"env | grep -E '^({names})='; ls /tests"], 10)
-    return bool(seen.out.strip())
+_SHORT = 3
+"""An answer of fewer characters stands in many files by chance: there only a whole line counts."""
+_NAMES_ANSWER = re.compile("ANSWER|EXPECTED|GOLD|SOLUTION", re.IGNORECASE)
+# All of the sandbox's own file systems: what the task brought, and no file of the machine.
+_SEARCH = 'find . usr/local -xdev -type f -exec grep -lsaF "$0" -e "$1" {} +'
+_SEARCH_SECONDS = 60
+
+
+async def _leaks(task: Task, sandbox: Sandbox) -> list[str]:
+    """Where an agent could read what only the verifier may know."""
+    shown = await sandbox.exec(["/bin/sh", "-c", "env"], 10)
+    lines = shown.out.decode(errors="replace").splitlines()
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    leaks = [f"the variable {name}" for name in task.verifier_env if name in variables]
+    listed = await sandbox.exec(["/bin/sh", "-c", "ls -A tests"], 10, cwd="/")
+    leaks += [f"/tests/{name}" for name in listed.out.decode(errors="replace").split()]
+    for answer in _answers(task):
+        if len(answer) >= _SHORT:
+            word = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)")
+            leaks += [f"the variable {name}" for name, v in variables.items() if word.search(v)]
+        how = "-w" if len(answer) >= _SHORT else "-x"
+        found = await sandbox.exec(
+            ["/bin/sh", "-c", _SEARCH, how, answer],
+            _SEARCH_SECONDS, env={"PATH": BASE_PATH}, cwd="/",
+        )  # fmt: skip
+        paths = found.out.decode(errors="replace").splitlines()
+        leaks += [str(PurePosixPath("/", path)) for path in paths]
+    return list(dict.fromkeys(leaks))
+
+
+def _answers(task: Task) -> list[str]:
+    """What to look for: of each value, the line that says most."""
+    env = task.verifier_env
+    named = [value for name, value in env.items() if _NAMES_ANSWER.search(name)]
+    values = named or list(env.values())
+    return [max(v.splitlines(), key=len).strip() for v in values if v.strip()]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from armillary.cli.meter import Meter
 from armillary.cli.output import Output
 from armillary.cli.pipeline import Pipeline, open_pipeline
+from armillary.cli.preflight import preflight
 from armillary.cli.runfile import RunFile
-from armillary.cli.workspace import Workspace
+from armillary.cli.workspace import Workspace, read_marks
 from armillary.errors import ConfigError
 
 
-async def run_sft(run: RunFile, output: Output) -> dict[str, Any]:
-    """Warm-up and SFT, as far as they are not done."""
-    workspace = Workspace(run, output)
+async def run_sft(run: RunFile, output: Output, meter: Meter) -> dict[str, Any]:
+    """Warm-up and SFT, as far as they are not done.
+
+    Raises:
+        ConfigError: something is missing, or the folder holds a run with other settings.
+    """
+    preflight(run, trains=True)
+    workspace = Workspace(run, output, meter=meter)
     try:
         async with open_pipeline(workspace) as pipeline:
             if not workspace.done("sft"):
@@ -25,16 +32,18 @@ async def run_sft(run: RunFile, output: Output) -> dict[str, Any]:
         workspace.close()
 
 
-async def run_grpo(run: RunFile, output: Output) -> dict[str, Any]:
+async def run_grpo(run: RunFile, output: Output, meter: Meter) -> dict[str, Any]:
     """GRPO from the run's SFT weights.
 
     Raises:
-        ConfigError: the run has none.
+        ConfigError: the run has none, something is missing, or the folder holds a run with other
+            settings.
     """
-    workspace = Workspace(run, output)
+    if not read_marks(run.folder).done("sft"):
+        raise ConfigError(f"{run.folder} has no SFT weights; run `armillary sft` first")
+    preflight(run, trains=True)
+    workspace = Workspace(run, output, meter=meter)
     try:
-        if not workspace.done("sft"):
-            raise ConfigError(f"{run.folder} has no SFT weights; run `armillary sft` first")
         async with open_pipeline(workspace) as pipeline:
             await pipeline.load(pipeline.checkpoints("sft"))
             await pipeline.grpo()

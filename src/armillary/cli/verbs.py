@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import sys
-import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 import armillary
-from armillary.cli.load import ALIASES, load_run
+from armillary.cli.load import ALIASES, load_kept_run, load_run
+from armillary.cli.meter import Meter
 from armillary.cli.output import Output, fail
 from armillary.cli.runfile import RunFile
-from armillary.cli.workspace import cpu_seconds
-from armillary.errors import ArmillaryError, ConfigError
+from armillary.errors import ArmillaryError, ConfigError, LearnerError
+
+if TYPE_CHECKING:
+    from armillary.evaluate.summary import Summary
 
 Options = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
@@ -27,6 +30,11 @@ _HELP = (
     + ", ".join(f"`{short}` = `--{key}`" for short, key in ALIASES.items())
 )
 EXIT_INTERRUPTED = 130
+_AGAIN = (
+    "the same command makes the same update from the recorded attempts; if it ends like this "
+    "again, change the setting under a new --name"
+)
+_NO_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 app = App("armillary", help=_HELP, version=armillary.__version__)
 
@@ -53,30 +61,40 @@ def quickstart(
 
     Parameters
     ----------
-    run_file: a run file in place of the built-in one.
-    seeds: comma-separated seeds; the run is repeated and aggregated.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file in place of the built-in one; also as first argument.
+    seeds:
+        Comma-separated seeds; the run is repeated and aggregated.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.cli.quickstart import headline
     from armillary.cli.quickstart import quickstart as run_quickstart
     from armillary.evaluate.summary import aggregate_seeds
 
     output = Output(json=json)
-    runs = [load_run(run_file, [*options, *extra]) for extra in _seeds(seeds)]
-    summaries = [_run(run_quickstart(run, output)) for run in runs]
-    for summary in summaries:
-        output.say(headline(summary))
+    file, rest = _leading_file(options, run_file)
+    runs = [load_run(file, [*rest, *extra]) for extra in _seeds(seeds)]
+    summaries: list[Summary] = []
+    for run in runs:
+        meter = Meter.from_now() if summaries else Meter.of_process()
+        summaries.append(_run(run_quickstart(run, output, meter)))
+        if len(runs) > 1:
+            output.say(headline(summaries[-1]))
     result = summaries[0] if len(summaries) == 1 else aggregate_seeds(summaries)
-    output.result(result, "")
+    output.result(result, "\n".join(headline(summary) for summary in summaries))
 
 
 def _seeds(seeds: str) -> list[list[str]]:
     """Extra options of each repetition."""
     if not seeds:
         return [[]]
-    if not all(part.strip().isdigit() for part in seeds.split(",")):
+    parts = [part.strip() for part in seeds.split(",")]
+    if not all(part.isdigit() for part in parts):
         raise ConfigError(f"--seeds {seeds!r}: give numbers separated by commas, such as 0,1,2")
-    return [["--seed", part.strip()] for part in seeds.split(",")]
+    if len({int(part) for part in parts}) < len(parts):
+        raise ConfigError(f"--seeds {seeds!r}: a seed occurs twice")
+    return [["--seed", part] for part in parts]
 
 
 @app.command
@@ -85,8 +103,10 @@ def info(*options: Options, run_file: Path | None = None, json: bool = False) ->
 
     Parameters
     ----------
-    run_file: a run file to check.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file to check; also as first argument.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.cli.info import info as look
     from armillary.cli.info import info_text
@@ -103,15 +123,19 @@ def rollout(
 ) -> None:
     """Run attempts: tasks 0 .. n-1 of the evaluation split, once each in every harness.
 
-    With `--engine scripted` a perfect scripted policy plays; else the run's latest weights.
+    With `--engine scripted` a perfect scripted policy plays, in a run folder of its own
+    (`runs/NAME-scripted-SEED`); else the run's latest weights.
 
     Parameters
     ----------
-    run_file: a run file.
-    stage: name under which the attempts are recorded.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file; also as first argument. By default the one that the run folder keeps.
+    stage:
+        Name under which the attempts are recorded, with who played them: `STAGE@PLAYER`.
+    json:
+        Print one JSON object as the last line.
     """
-    _measure(_existing(run_file, options), stage, Output(json=json))
+    _measure(_kept(options, run_file), stage, Output(json=json))
 
 
 @app.command
@@ -120,14 +144,15 @@ def sft(*options: Options, run_file: Path | None = None, json: bool = False) -> 
 
     Parameters
     ----------
-    run_file: a run file.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file; also as first argument. By default the one that the run folder keeps.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.cli.train import run_sft
 
-    run = load_run(run_file, options)
     output = Output(json=json)
-    result = _run(run_sft(run, output))
+    result = _run(run_sft(_kept(options, run_file), output, Meter.of_process()))
     output.result(result, f"weights: {result['checkpoint']}")
 
 
@@ -137,14 +162,15 @@ def train(*options: Options, run_file: Path | None = None, json: bool = False) -
 
     Parameters
     ----------
-    run_file: a run file.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file; also as first argument. By default the one that the run folder keeps.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.cli.train import run_grpo
 
-    run = load_run(run_file, options)
     output = Output(json=json)
-    result = _run(run_grpo(run, output))
+    result = _run(run_grpo(_kept(options, run_file), output, Meter.of_process()))
     output.result(result, f"weights: {result['checkpoint']}")
 
 
@@ -156,11 +182,14 @@ def evaluate(
 
     Parameters
     ----------
-    run_file: a run file.
-    stage: name under which the evaluation is recorded; a name is evaluated once.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file; also as first argument. By default the one that the run folder keeps.
+    stage:
+        Name under which the evaluation is recorded, with the checkpoint: `STAGE@CHECKPOINT`.
+    json:
+        Print one JSON object as the last line.
     """
-    _measure(_existing(run_file, options), stage, Output(json=json))
+    _measure(_kept(options, run_file), stage, Output(json=json))
 
 
 @app.command
@@ -169,19 +198,19 @@ def report(folder: Path, *, json: bool = False) -> None:
 
     Parameters
     ----------
-    folder: a run folder, such as runs/quickstart-0.
-    json: print one JSON object as the last line.
+    folder:
+        A run folder, such as runs/quickstart-0.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.cli.quickstart import headline
     from armillary.cli.results import RunResults
 
     run = load_run(folder / "run.toml", ())
     results = RunResults(folder)
-    page = results.write(run)
+    results.write(run)
     summary = results.summary(run)
-    output = Output(json=json)
-    output.say(headline(summary))
-    output.result(summary, str(page))
+    Output(json=json).result(summary, headline(summary))
 
 
 tasks_app = App("tasks", help="Build, list, show and check task folders.")
@@ -189,19 +218,29 @@ app.command(tasks_app)
 
 
 @tasks_app.command(name="build")
-def tasks_build(*options: Options, out: Path = Path("tasks"), json: bool = False) -> None:
+def tasks_build(
+    *options: Options,
+    run_file: Path | None = None,
+    out: Path = Path("tasks"),
+    json: bool = False,
+) -> None:
     """Write the task folders of a run file's [tasks] section.
 
     Parameters
     ----------
-    out: folder for the splits.
-    json: print one JSON object as the last line.
+    run_file:
+        A run file; also as first argument.
+    out:
+        Folder for the splits.
+    json:
+        Print one JSON object as the last line.
     """
     from armillary.tasks.registry import family
 
     # Only [tasks] matters here, so the other sections must not stand in its way.
     neutral = {"eval": {"tasks": 1, "validation_tasks": 0}, "sft": {"demonstrations": 1}}
-    run = load_run(None, options, neutral)
+    file, rest = _leading_file(options, run_file)
+    run = load_run(file, rest, neutral)
     t = run.tasks
     made = family(t.family).build(
         out, train=t.train, validation=t.validation, test=t.test, seed=run.seed
@@ -218,7 +257,7 @@ def tasks_list(folder: Path, *, json: bool = False) -> None:
 
     found = resolve(folder)
     lines = [f"{task.id}  {task.instruction.splitlines()[0]}" for task in found]
-    Output(json=json).result([task.id for task in found], "\n".join(lines))
+    Output(json=json).result({"tasks": [task.id for task in found]}, "\n".join(lines))
 
 
 @tasks_app.command(name="show")
@@ -249,35 +288,35 @@ def tasks_check(folder: Path, *, sandbox: str = "bubblewrap", json: bool = False
         sys.exit(1)
 
 
-def _existing(run_file: Path | None, options: tuple[str, ...]) -> RunFile:
-    """The run file of the folder that the options name, if it exists, with overrides."""
-    run = load_run(run_file, options)
-    kept = run.folder / "run.toml"
-    return load_run(kept, options) if run_file is None and kept.exists() else run
+def _kept(options: tuple[str, ...], run_file: Path | None) -> RunFile:
+    """The run file given, or the one that the run's folder keeps, with overrides."""
+    file, rest = _leading_file(options, run_file)
+    return load_kept_run(file, rest)
 
 
 def _measure(run: RunFile, stage: str, output: Output) -> None:
-    """Run attempts with the run's latest weights and print what came out."""
+    """Run attempts and print what came out."""
     from armillary.cli.quickstart import headline
     from armillary.cli.rollout import rollout as run_rollout
     from armillary.evaluate.summary import summarise
 
-    began = time.monotonic()
-    results = _run(run_rollout(run, output, stage=stage, count=run.eval.tasks))
-    folder = run.folder / "rollouts" / stage
+    meter = Meter.of_process()
+    measured = _run(run_rollout(run, output, stage=stage, count=run.eval.tasks))
     summary = summarise(
-        results, seed=run.seed, seconds=time.monotonic() - began, cpu_seconds=cpu_seconds(),
-        report=folder, split=run.eval.split,
+        measured.results, seed=run.seed, seconds=meter.seconds,
+        cpu_seconds=meter.cpu_seconds + measured.sandbox_cpu, report=measured.folder,
+        split=run.eval.split,
     )  # fmt: skip
-    output.say(headline(summary))
-    output.result(summary, str(folder))
+    output.result(summary, headline(summary))
 
 
 def _leading_file(options: tuple[str, ...], run_file: Path | None) -> tuple[Path | None, list[str]]:
-    """`info RUN.toml`: a first argument that is no option is the run file."""
-    if options and not options[0].startswith("-"):
-        return Path(options[0]), list(options[1:])
-    return run_file, list(options)
+    """`VERB RUN.toml`: a first argument that is no option is the run file."""
+    if not options or options[0].startswith("-"):
+        return run_file, list(options)
+    if run_file is not None:
+        raise ConfigError(f"two run files are given: {options[0]} and {run_file}")
+    return Path(options[0]), list(options[1:])
 
 
 def main() -> None:
@@ -285,9 +324,20 @@ def main() -> None:
     try:
         app()
     except* ArmillaryError as group:
-        for error in _leaves(group):
+        errors = _leaves(group)
+        for error in errors:
             fail(error)
-        sys.exit(2 if any(isinstance(e, ConfigError) for e in _leaves(group)) else 1)
+        if any(isinstance(error, LearnerError) for error in errors):
+            fail(ArmillaryError(_AGAIN))
+        sys.exit(2 if any(isinstance(error, ConfigError) for error in errors) else 1)
+    except* OSError as group:
+        errors = _leaves(group)
+        if not all(isinstance(error, OSError) and error.errno in _NO_DISK for error in errors):
+            raise
+        for error in errors:
+            fail(error)
+        fail(ArmillaryError("make room or access, then the same command continues"))
+        sys.exit(1)
     except* (KeyboardInterrupt, asyncio.CancelledError):
         print("armillary: interrupted; the same command continues", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_INTERRUPTED)

@@ -1,8 +1,8 @@
 """The engine seam: token ids in, token ids and logprobs out.
 
 An engine knows nothing about text. Whatever samples (a local model, a remote server, a script) is
-behind this protocol, so a rollout never learns which one it is. Adding an engine is one new file
-and one line in `engine.registry`.
+behind this protocol, so a rollout never learns which one it is. Adding an engine is one new file;
+the command line chooses between engines where it brings a run up (`cli.pipeline`, `cli.rollout`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+from armillary.errors import EngineError
 from armillary.record.calls import CaptureLevel, Sampling, StopReason
 from armillary.record.tokens import Ids, Logprobs, TokenSequence
 
@@ -66,6 +67,11 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why every later call will fail, or None while the engine is there."""
+        ...
 
     def generate(
         self, prompt: TokenSequence, sampling: Sampling, *, n: int = 1, session: str = ""

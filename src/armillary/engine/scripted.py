@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 import numpy as np
 
 from armillary.engine.protocol import Capabilities, EngineEvent, Finish, Span, Usage
+from armillary.errors import EngineError
 from armillary.record.calls import Sampling
 from armillary.record.tokens import Ids, TokenSequence
 
@@ -30,6 +31,8 @@ class ScriptedEngine:
         self._calls: defaultdict[str, int] = defaultdict(int)
         self._seconds_per_token = seconds_per_token
         self.capabilities = Capabilities("scripted", "tokens", context)
+        self.failure: EngineError | None = None
+        """A test may set it: the engine is then gone."""
 
     async def generate(
         self, prompt: TokenSequence, sampling: Sampling, *, n: int = 1, session: str = ""

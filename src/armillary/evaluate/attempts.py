@@ -5,8 +5,8 @@ or ungraded (it has a kind and none of the first two). A record that is neither 
 Why flat: every number in a report is a sum over these rows, so the same rows as a Parquet file let
 a reader compute each of them again.
 
-`split` tells training from measuring: rows of split `train` are demonstrations and rollouts that a
-learner may have used, every other split is an evaluation.
+`split` tells training from measuring: rows of split `train` are rollouts that a learner may have
+used, every other split is an evaluation. Scripted demonstrations are no attempts and are not here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
 
     model_calls: int = 0
     tool_calls: int = 0
-    """Well-formed calls of offered tools that were run."""
+    """Readable calls of offered tools that the model wrote. Those whose arguments the harness
+    refused, and those of a reply that never reached it, are counted too."""
     malformed_calls: int = 0
     """Assistant turns without a readable tool call where one was needed."""
     unknown_tool_calls: int = 0
@@ -74,7 +75,7 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     forks: int = 0
     """Model calls whose prompt was not an exact continuation, the first call left out."""
     policy_version: int = -1
-    """Version at the first sampled token; -1 where no policy sampled (demonstrations)."""
+    """Lowest version that sampled a token of the attempt; -1 where none was sampled."""
     seconds: float = 0.0
     """Wall clock."""
     cpu_seconds: float = 0.0

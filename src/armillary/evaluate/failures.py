@@ -17,8 +17,8 @@ MEANING: dict[FailureClass, str] = {
     "malformed call": "handed in nothing; at least half of its model calls, or the turns that "
     "ended it, had no readable tool call",
     "unknown tool": "the same, but most of the broken calls named a tool the harness does not have",
-    "no submission": "ran out of its budget, its context or its own time, or stopped, "
-    "before it handed in an answer",
+    "no submission": "ran out of its budget, its context, its own time or its sandbox, stopped, "
+    "or ended its agent program, before it handed in an answer",
     "wrong answer": "handed in an answer that the verifier refused",
 }
 """Every class with what it says about an attempt, in the order that reports show."""

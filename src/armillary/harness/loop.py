@@ -8,6 +8,7 @@ the loop; the same code runs an attempt and writes demonstrations.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -15,6 +16,7 @@ from armillary.capture.dialects.chat_completions import tool_schema
 from armillary.capture.session import ChatRequest, Session, TurnFinished
 from armillary.chat.messages import AssistantTurn, Message, Tool, ToolCall, text_of
 from armillary.chat.template import call_opening
+from armillary.errors import SandboxError
 from armillary.harness.protocol import Budget, Flow, Step
 from armillary.record.outcomes import Ending
 from armillary.sandbox.protocol import WORKDIR, File, Sandbox, SandboxProvider
@@ -171,8 +173,7 @@ class LoopHarness:
                 return Ending(session.spent or "call_budget")
             step = await self._step(flow, finished.turn, sandbox, budget)
             if flow.answer is not None:
-                await sandbox.write({f"{WORKDIR}/answer.txt": File(f"{flow.answer}\n".encode())})
-                return Ending("submitted")
+                return await _hand_in(sandbox, flow.answer)
             if step.done:
                 return Ending("gave_up", f"{MAX_IDLE_TURNS} turns without a tool call")
             messages += [finished.turn.message(), *step.messages]
@@ -192,10 +193,28 @@ class LoopHarness:
 
 async def _ask(session: Session, messages: Sequence[Message]) -> TurnFinished:
     request = ChatRequest(tuple(messages), TOOLS)
-    async for event in session.call(request):
-        if isinstance(event, TurnFinished):
-            return event
+    async with aclosing(session.call(request)) as events:
+        async for event in events:
+            if isinstance(event, TurnFinished):
+                return event
     raise AssertionError("a session call ends with TurnFinished")
+
+
+async def _hand_in(sandbox: Sandbox, answer: str) -> Ending:
+    """Write the answer file, where the policy has left a place for it.
+
+    A policy can fill its disk or shut its work folder. Ending its processes gives back the disk
+    kept in reserve; what still cannot be written then is no fault of ours, or it would be a way
+    out of a wrong answer.
+    """
+    await sandbox.end_processes()
+    try:
+        await sandbox.write({f"{WORKDIR}/answer.txt": File(f"{answer}\n".encode())})
+    except SandboxError as fault:
+        if fault.kind != "io":
+            raise
+        return Ending("submitted", f"the answer could not be written: {fault}")
+    return Ending("submitted")
 
 
 async def _shell(sandbox: Sandbox, command: str, seconds: float) -> CommandResult:
@@ -206,6 +225,6 @@ async def _shell(sandbox: Sandbox, command: str, seconds: float) -> CommandResul
 def _string_argument(arguments: str, name: str) -> str | None:
     try:
         value = msgspec.json.decode(arguments, type=dict[str, object]).get(name)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return value if isinstance(value, str) else None

@@ -9,10 +9,12 @@ costs about 0.15. `data/mini_preload.txt` lists what the first attempt would els
 from __future__ import annotations
 
 import json
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from armillary.errors import SandboxError
 from armillary.sandbox.protocol import Sandbox
 from armillary.sandbox.warm import WarmProgram
 
@@ -59,10 +61,14 @@ def mini_warm_program(venv: Path) -> WarmProgram:
     )
 
 
-def mini_argv(instruction: str, step_limit: int) -> list[str]:
-    """The command line: no questions asked, at most `step_limit` model calls."""
+def mini_argv(instruction: str, step_limit: int, command_seconds: float = 30.0) -> list[str]:
+    """The command line: no questions asked, at most `step_limit` model calls.
+
+    `command_seconds` bounds one command; the program takes whole seconds, so it is rounded up.
+    """
     # Naming any -c drops the default file, so it is named first.
     config = ["-c", "mini.yaml", "-c", f"agent.step_limit={step_limit}"]
+    config += ["-c", f"environment.timeout={math.ceil(command_seconds)}"]
     options = ["-m", f"openai/{MODEL}", "-y", "--exit-immediately", "-o", TRAJECTORY]
     return [COMMAND, "-t", instruction, *options, *config]
 
@@ -85,13 +91,19 @@ def mini_env(port: int, key: str) -> dict[str, str]:
 async def mini_status(sandbox: Sandbox) -> str | None:
     """How the agent says it ended (`Submitted`, `LimitsExceeded`, ...), None if it does not say.
 
+    The policy may have put anything in the place of the file.
+
     Raises:
         SandboxError: the sandbox is lost.
     """
-    data = await sandbox.read(TRAJECTORY, _MOST_TRAJECTORY)
     try:
+        data = await sandbox.read(TRAJECTORY, _MOST_TRAJECTORY)
         trajectory: Any = json.loads(data or b"")
         status = trajectory["info"]["exit_status"]
-    except (ValueError, KeyError, TypeError):
+    except SandboxError as fault:
+        if fault.kind != "io":
+            raise
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return status if isinstance(status, str) and status else None

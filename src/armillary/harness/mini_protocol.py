@@ -1,12 +1,16 @@
 """What mini-SWE-agent says, recorded from a run of the real program.
 
-The product ships none of that program's texts: they are read once from two real runs against a
+Its prompts and replies are not in this product: they are read once from two real runs against a
 scripted engine, and kept beside the installed environment. A new version of the program is then
-recorded anew, never assumed to be like the old one.
+recorded anew, never assumed to be like the old one. Only a few words are written out in code: how
+it names what is wrong with a call (`PROBE_REASON`, and the reasons in `mini_flow`), which the
+probe and a test compare with the real program.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,6 +19,8 @@ import msgspec
 from armillary.capture.session import Session
 from armillary.chat.messages import Message, Tool, text_of
 from armillary.errors import HarnessError
+
+_log = logging.getLogger(__name__)
 
 
 class MiniProtocol(msgspec.Struct, frozen=True):
@@ -60,7 +66,7 @@ def extract(version: str, malformed: Session, cut: Session) -> MiniProtocol:
     error_before, reason, error_after = error.partition(PROBE_REASON)
     if system.role != "system" or not found or not reason:
         raise HarnessError(
-            f"mini-SWE-agent {version} does not speak as expected; tested: 2.4.6. "
+            f"mini-SWE-agent {version} does not speak as this product understands it. "
             f"First messages: {[m.role for m in first.messages]}, reason found: {bool(reason)}"
         )
     return MiniProtocol(
@@ -85,11 +91,33 @@ def _request(session: Session, index: int) -> _Request:
 
 
 async def load_or_store(path: Path, record: Callable[[], Awaitable[MiniProtocol]]) -> MiniProtocol:
-    """The protocol kept at `path`; if there is none, `record` makes it and it is kept."""
-    if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=MiniProtocol)
+    """The protocol kept at `path`; if none is there that can be read, `record` makes it.
+
+    What was made is kept, unless the environment cannot be written: then every start makes it
+    anew. Any number of first runs may do this at once.
+    """
+    if (kept := _load(path)) is not None:
+        return kept
     protocol = await record()
-    part = path.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(protocol))
-    part.rename(path)
+    try:
+        _store(path, protocol)
+    except OSError as error:
+        _log.info("what mini-SWE-agent says cannot be kept, so each start learns it: %s", error)
     return protocol
+
+
+def _load(path: Path) -> MiniProtocol | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MiniProtocol)
+    except (OSError, msgspec.MsgspecError):  # none yet, or written by another version of ours
+        return None
+
+
+def _store(path: Path, protocol: MiniProtocol) -> None:
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.write_bytes(msgspec.json.encode(protocol))
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

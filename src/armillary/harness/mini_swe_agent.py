@@ -7,6 +7,7 @@ session through the capture proxy on a socket made inside that sandbox.
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +23,23 @@ from armillary.chat.train_tokenizer import train_tokenizer
 from armillary.engine.scripted import ScriptedEngine
 from armillary.errors import HarnessError
 from armillary.harness.mini_flow import MARKER, OBSERVATION_PHRASES, MiniActions, MiniFlow
-from armillary.harness.mini_program import mini_argv, mini_env, mini_status, mini_warm_program
+from armillary.harness.mini_program import (
+    VERSION,
+    mini_argv,
+    mini_env,
+    mini_status,
+    mini_warm_program,
+)
 from armillary.harness.mini_protocol import PROBE, MiniProtocol, extract, load_or_store
 from armillary.harness.protocol import Budget, Flow
 from armillary.record.calls import Sampling
 from armillary.record.journal import NullRecorder
 from armillary.record.outcomes import Ending, EndReason
 from armillary.sandbox.bubblewrap import BubblewrapProvider
-from armillary.sandbox.protocol import Sandbox, SandboxProvider, Spec
+from armillary.sandbox.protocol import ExecResult, Sandbox, SandboxProvider, Spec
 from armillary.tasks.protocol import RunCommand
+
+_log = logging.getLogger(__name__)
 
 PORT = 8000
 """Where the proxy listens inside every sandbox."""
@@ -55,7 +64,7 @@ class MiniSweAgent:
     """The harness."""
 
     name: str = "mini-swe-agent"
-    version: str = "2.4.6"
+    version: str = VERSION
     actions = MiniActions()
     closing: AssistantTurn = MiniActions().run(f"echo {MARKER}")
 
@@ -89,24 +98,18 @@ class MiniSweAgent:
             sock = await sandbox.listen(PORT)
             listener = await self._wires.proxy.listen(sock, session_key=key)
             try:
-                done = await sandbox.exec(
-                    mini_argv(instruction, budget.calls), budget.seconds, env=mini_env(PORT, key)
-                )
+                argv = mini_argv(instruction, budget.calls, budget.command_seconds)
+                done = await sandbox.exec(argv, budget.seconds, env=mini_env(PORT, key))
             finally:
                 await listener.close()
         finally:
             self._wires.sessions.remove(key)
         if session.fault is not None:
             raise session.fault
-        if done.timed_out:
-            return Ending("agent_time", f"still running after {budget.seconds:g} s")
         status = await mini_status(sandbox)
         if status in _ENDINGS:
             return Ending(session.spent or _ENDINGS[status], status)
-        tail = (done.out + done.err)[-2000:].decode(errors="replace").strip()
-        raise HarnessError(
-            f"mini-SWE-agent ended with exit code {done.code} and status {status!r}: {tail}"
-        )
+        return _unforeseen(session, done, status)
 
     def _known(self) -> MiniProtocol:
         if self._protocol is None:
@@ -138,3 +141,22 @@ class MiniSweAgent:
         finally:
             await sandbox.close()
         return session
+
+
+def _unforeseen(session: Session, done: ExecResult, status: str | None) -> Ending:
+    """The ending of a program that does not say how it ended, or says what we do not know.
+
+    Its commands run beside it: they can kill it, fill the disk it writes to, or write anything
+    over what it wrote. No sign it leaves proves that they did not, so from the first command on
+    such an ending is the policy's; otherwise breaking the program would be a way out of a wrong
+    answer.
+
+    Raises:
+        HarnessError: the policy had run nothing yet, so the program crashed by itself.
+    """
+    tail = (done.out + done.err)[-2000:].decode(errors="replace").strip()
+    how = f"mini-SWE-agent ended with exit code {done.code} and status {status!r}: {tail}"
+    if session.spent is None and not session.counts.tool_calls:
+        raise HarnessError(how)
+    _log.warning("%s, after commands of the policy: %s", session.attempt, how)
+    return Ending(session.spent or "agent_killed", how)

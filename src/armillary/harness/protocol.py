@@ -25,8 +25,8 @@ class Budget:
 
     calls: int = 7
     """Model calls."""
-    output_tokens: int = 40
-    """Sampled tokens per call."""
+    total_tokens: int = 0
+    """Sampled tokens of the whole attempt; 0 = no limit."""
     seconds: float = 120.0
     """Wall clock of the whole attempt; an attempt that our own queue starved is ungraded."""
     command_seconds: float = 30.0
@@ -110,7 +110,7 @@ class Harness(Protocol):
     async def run(
         self, instruction: str, session: Session, sandbox: Sandbox, budget: Budget
     ) -> Ending:
-        """Run one attempt to its end.
+        """Run one attempt to its end. The caller keeps `budget.seconds`, by cancelling this.
 
         Raises:
             SandboxError, HarnessError, EngineError, CaptureError: the attempt is ungraded.

@@ -18,21 +18,29 @@ class Site:
 
     wires: Wires
     sandbox: str
-    """Provider name for harnesses that bring no program of their own."""
+    """Name of the sandbox that the run asks for."""
+
+
+def _mini(site: Site) -> Harness:
+    if site.sandbox != "bubblewrap":
+        raise ConfigError(
+            f'mini-swe-agent needs bubblewrap, and sandbox.name is "{site.sandbox}": its program '
+            'is kept warm in such a sandbox. Set sandbox.name = "bubblewrap", or leave '
+            "mini-swe-agent out of harness.names"
+        )
+    return MiniSweAgent(site.wires, installed_environment("mini-swe-agent"))
 
 
 HARNESSES: dict[str, Callable[[Site], Harness]] = {
     "loop": lambda site: LoopHarness(site.sandbox),
-    "mini-swe-agent": lambda site: MiniSweAgent(
-        site.wires, installed_environment("mini-swe-agent")
-    ),
+    "mini-swe-agent": _mini,
 }
 
 
 def make_harness(name: str, site: Site) -> Harness:
     """
     Raises:
-        ConfigError: there is no such harness.
+        ConfigError: there is no such harness, or it cannot run in the site's sandbox.
         HarnessError: its program is not installed; the message has the command.
     """
     if name not in HARNESSES:

@@ -7,6 +7,7 @@ bytes: int32 ids, float32 logprobs.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +106,14 @@ _Frame = AttemptOpened | _CallFrame | Delivery | AttemptClosed | UpdateApplied
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Frame)
+
+ENTRY_TAG = re.compile(
+    b"|".join(
+        re.escape(_encoder.encode(kind.__struct_config__.tag))
+        for kind in (AttemptOpened, _CallFrame, Delivery, AttemptClosed, UpdateApplied)
+    )
+)
+"""Matches the first field of an entry's array: entries can be found behind damaged bytes."""
 
 
 def encode(entry: Entry) -> bytes:

@@ -12,9 +12,7 @@ from typing import Literal
 
 import msgspec
 
-FailureKind = Literal[
-    "sandbox", "harness", "verifier", "capture", "engine", "capacity", "cancelled"
-]
+FailureKind = Literal["sandbox", "harness", "verifier", "capture", "engine", "cancelled"]
 """Whose fault an ungraded attempt was."""
 
 EndReason = Literal[
@@ -22,10 +20,11 @@ EndReason = Literal[
     "gave_up",
     "call_budget",
     "token_budget",
-    "tool_budget",
     "context_overflow",
     "malformed_calls",
     "agent_time",
+    "agent_killed",
+    "resource_limit",
 ]
 """What the policy did last. Every one of these is graded."""
 
@@ -39,7 +38,7 @@ class Ending:
 
 
 class Graded(msgspec.Struct, frozen=True, tag="graded"):
-    """The verifier ran and gave a finite reward."""
+    """The verifier ran and gave a finite reward, or the policy left nothing to run it in."""
 
     reward: float
     """The reward that trains: the run's reward rule applied to `scores`."""

@@ -2,7 +2,8 @@
 
 What it guarantees: an attempt that was opened in the record is closed there, with an outcome;
 whatever fails is a typed value and reaches nobody else's attempt; the verifier runs after every
-ending that the policy caused, and after no other.
+ending that the policy caused, and after no other. Where the policy left the verifier nothing to
+run in, the reward is 0: if that were ungraded, it would be a way out of a wrong answer.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from armillary.capture.session import Policy, Recorder, Session, SessionBudget
-from armillary.errors import RecordError
+from armillary.errors import RecordError, SandboxError
 from armillary.harness.protocol import Budget, Harness
 from armillary.record.codec import AttemptClosed, AttemptOpened
 from armillary.record.outcomes import Ending, Graded, Outcome, Ungraded
 from armillary.record.rows import TrainingRow
 from armillary.record.tree import TokenTree
 from armillary.rollout.failures import classify
-from armillary.rollout.grading import VERIFIER_FOLDERS, grade
+from armillary.rollout.grading import VERIFIER_FOLDERS, SpoiledError, grade
 from armillary.rollout.plan import AttemptPlan
 from armillary.rollout.rewards import RewardRule
 from armillary.sandbox.dockerfile import image_spec
@@ -29,6 +30,8 @@ from armillary.sandbox.protocol import Limits, Sandbox, SandboxProvider, Spec
 
 OUR_SHARE_LIMIT = 0.5
 """An attempt that ran out of time is ungraded if our engine took more than this share of it."""
+NOT_VERIFIED: dict[str, float] = {"reward": 0.0}
+"""Scores of an attempt that used up what the verifier would run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Station:
     reward: RewardRule
     recorder: Recorder
     limits: Limits = field(default_factory=Limits)
+    our_share_limit: float = OUR_SHARE_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ async def run_attempt(plan: AttemptPlan, station: Station) -> FinishedAttempt:
     )  # fmt: skip
     session = Session(
         plan.attempt, station.policy, station.recorder,
-        SessionBudget(station.budget.calls), station.harness.closing,
+        SessionBudget(station.budget.calls, station.budget.total_tokens), station.harness.closing,
         seed_name=plan.seed_name,
     )  # fmt: skip
     began = time.monotonic()
@@ -84,11 +88,15 @@ async def run_attempt(plan: AttemptPlan, station: Station) -> FinishedAttempt:
     try:
         await station.recorder.append(opened)
         done = finished(await _outcome(plan, station, session))
-        await station.recorder.append(AttemptClosed(plan.attempt, done.outcome, done.facts))
     except asyncio.CancelledError as error:
         closed = AttemptClosed(plan.attempt, classify(error), _facts(session, began))
         station.recorder.append_soon(closed)
         raise
+    except RecordError as error:
+        return finished(classify(error))
+    try:
+        # Once this is asked for, it is written: a cancellation now must not add a second outcome.
+        await station.recorder.append(AttemptClosed(plan.attempt, done.outcome, done.facts))
     except RecordError as error:
         return finished(classify(error))
     return done
@@ -108,16 +116,49 @@ async def _graded(plan: AttemptPlan, station: Station, session: Session) -> Outc
     sandbox = await station.provider.open(spec)
     try:
         began = time.monotonic()
-        ending = await _run(plan, station, session, sandbox)
+        ending = await _ended(plan, station, session, sandbox)
         if session.fault is not None:
             raise session.fault
-        if ending.reason == "agent_time" and _starved(session, time.monotonic() - began):
-            return Ungraded("engine", f"our engine took most of the time: {ending.detail}")
-        scores = await grade(plan.task, sandbox)
+        seconds, ours = time.monotonic() - began, session.counts.engine_seconds
+        if ending.reason == "agent_time" and ours > station.our_share_limit * seconds:
+            return Ungraded("engine", f"our engine took {ours:.1f} s of {seconds:.1f} s")
+        ending, scores = await _scored(plan, session, sandbox, spec.workdir, ending)
     finally:
         await sandbox.close()
     reward = station.reward(scores, session.counts.tool_calls)
     return Graded(reward, ending.reason, scores)
+
+
+async def _ended(plan: AttemptPlan, station: Station, session: Session, sandbox: Sandbox) -> Ending:
+    """How the attempt ended; afterwards no process of it is left."""
+    try:
+        ending = await _run(plan, station, session, sandbox)
+        # Here and not only before grading: what these processes still use is the attempt's.
+        await sandbox.end_processes()
+    except SandboxError as fault:
+        if fault.kind != "limit" or not _acted(session):
+            raise
+        return Ending("resource_limit", str(fault))
+    return ending
+
+
+async def _scored(
+    plan: AttemptPlan, session: Session, sandbox: Sandbox, workdir: str, ending: Ending
+) -> tuple[Ending, dict[str, float]]:
+    """The scores, and the ending that they count for."""
+    if ending.reason == "resource_limit":
+        return ending, dict(NOT_VERIFIED)
+    try:
+        return ending, await grade(plan.task, sandbox, workdir)
+    except SpoiledError as spoiled:
+        if not _acted(session):
+            raise
+        return Ending("resource_limit", str(spoiled)), dict(NOT_VERIFIED)
+
+
+def _acted(session: Session) -> bool:
+    """Whether the policy has run anything; before that, what goes wrong is never its doing."""
+    return session.counts.tool_calls > 0
 
 
 async def _run(plan: AttemptPlan, station: Station, session: Session, sandbox: Sandbox) -> Ending:
@@ -129,10 +170,6 @@ async def _run(plan: AttemptPlan, station: Station, session: Session, sandbox: S
             )
     except TimeoutError:
         return Ending("agent_time", f"over after {limit:g} s")
-
-
-def _starved(session: Session, seconds: float) -> bool:
-    return session.counts.engine_seconds > OUR_SHARE_LIMIT * seconds
 
 
 def _spec(environment: Path, limits: Limits) -> Spec:

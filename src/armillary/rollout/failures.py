@@ -27,6 +27,13 @@ def classify(error: BaseException) -> Ungraded:
     """The outcome of an attempt that ended with `error`."""
     for kind, name in _KINDS:
         if isinstance(error, kind):
-            retryable = getattr(error, "retryable", name != "cancelled")
-            return Ungraded(name, str(error) or type(error).__name__, bool(retryable))
+            retryable = _may_pass(error) and name != "cancelled"
+            return Ungraded(name, str(error) or type(error).__name__, retryable)
     return Ungraded("harness", f"unforeseen {type(error).__name__}: {error}", retryable=False)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the failure may be gone at the next try."""
+    if isinstance(error, SandboxError):
+        return error.kind != "missing"
+    return bool(getattr(error, "retryable", True))

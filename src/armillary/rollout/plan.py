@@ -1,7 +1,12 @@
-"""What is to be run: attempts, groups of attempts, and the recorded schedule of harnesses."""
+"""What is to be run: attempts, groups of attempts, and which harness each group is played in.
+
+The schedule is a pure function of the step, and an attempt's name says stage, harness and task, so
+the record of the attempts is the record of the schedule.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +23,8 @@ class AttemptPlan:
     harness: str
     repeat: int = 0
     """Member number within its group."""
+    number: int = 0
+    """Which of several groups with the same stage, harness and task."""
     try_number: int = 0
     """How often it was tried before without being graded."""
     lost: int = 0
@@ -26,7 +33,8 @@ class AttemptPlan:
     @property
     def group(self) -> str:
         """Same task, same harness, same stage: comparable attempts."""
-        return f"{self.stage}/{self.harness}/{self.task.id}"
+        again = f"~{self.number}" if self.number else ""
+        return f"{self.stage}/{self.harness}/{self.task.id}{again}"
 
     @property
     def attempt(self) -> str:
@@ -54,9 +62,12 @@ class GroupPlan:
     task: Task
     harness: str
     size: int
+    number: int = 0
+    """Tells groups with the same stage, harness and task apart."""
 
     def attempts(self) -> list[AttemptPlan]:
-        return [AttemptPlan(self.stage, self.task, self.harness, i) for i in range(self.size)]
+        members = range(self.size)
+        return [AttemptPlan(self.stage, self.task, self.harness, i, self.number) for i in members]
 
 
 def training_groups(
@@ -69,11 +80,13 @@ def training_groups(
     """
     per_step = sum(groups.values())
     plans: list[GroupPlan] = []
+    seen: Counter[tuple[str, str]] = Counter()
     at = step * per_step
     for harness, count in groups.items():
         for _ in range(count):
             task = tasks[at % len(tasks)]
-            # A task that comes round again is a new group: its stage differs.
-            plans.append(GroupPlan(f"train/{step:04d}", task, harness, size))
+            number = seen[harness, task.id]
+            seen[harness, task.id] += 1
+            plans.append(GroupPlan(f"train/{step:04d}", task, harness, size, number))
             at += 1
     return plans

@@ -57,6 +57,7 @@ class Scheduler:
 
         Raises:
             RolloutError: not one attempt of several was graded; going on would measure nothing.
+            EngineError: the engine is gone.
         """
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self._group(plan, on_finished)) for plan in plans]
@@ -77,26 +78,42 @@ class Scheduler:
     ) -> list[FinishedAttempt]:
         """Tries of one member until one is graded or no retry is left."""
         tries: list[FinishedAttempt] = []
+        retries = self._retries
         while True:
-            done = await self._once(plan)
+            plan, done, now = await self._once(plan)
             tries.append(done)
             if on_finished is not None:
                 on_finished(done)
             outcome = done.outcome
             if isinstance(outcome, Graded) or not outcome.retryable:
                 return tries
-            if plan.try_number >= self._retries:
+            if not now:
+                # What stood in the way then may be gone: an earlier start's failure costs no
+                # retry of this one.
+                plan = plan.begun_again()
+                continue
+            if retries == 0:
                 return tries
+            retries -= 1
             plan = plan.again()
 
-    async def _once(self, plan: AttemptPlan) -> FinishedAttempt:
+    async def _once(self, plan: AttemptPlan) -> tuple[AttemptPlan, FinishedAttempt, bool]:
+        """One try: the plan it was made under, how it ended, and whether it was made now.
+
+        Raises:
+            EngineError: the engine is gone, so no attempt can be graded any more.
+        """
         while (kept := self._known.get(plan.attempt)) is not None:
             if kept.closed is not None and not _was_cancelled(kept.closed):
                 closed = kept.closed
-                return FinishedAttempt(kept.opened, closed.outcome, closed.facts, kept.tree)
+                done = FinishedAttempt(kept.opened, closed.outcome, closed.facts, kept.tree)
+                return plan, done, False
             plan = plan.begun_again()
+        station = self._stations[plan.harness]
         async with self._slots[plan.harness]:
-            return await run_attempt(plan, self._stations[plan.harness])
+            if (failure := station.policy.engine.failure) is not None:
+                raise failure
+            return plan, await run_attempt(plan, station), True
 
 
 def _refuse_all_ungraded(groups: Sequence[Group]) -> None:

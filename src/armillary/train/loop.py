@@ -21,8 +21,7 @@ import numpy as np
 from armillary.capture.session import Recorder
 from armillary.errors import LearnerError
 from armillary.record.codec import UpdateApplied
-from armillary.record.outcomes import Graded
-from armillary.rollout.attempt import FinishedAttempt
+from armillary.record.outcomes import Graded, Ungraded
 from armillary.rollout.plan import GroupPlan
 from armillary.rollout.scheduler import Group, Scheduler
 from armillary.train.advantages import Normalisation
@@ -49,6 +48,10 @@ class LoopSettings:
     """Updates between checkpoints; a kill repeats at most so many updates."""
 
 
+_NEW_NAME = (
+    "The attempts of this step are recorded and would be used again: after a change of settings, "
+    "start under a new --name"
+)
 PlanStep = Callable[[int], Sequence[GroupPlan]]
 AfterUpdate = Callable[[int], Awaitable[None]]
 OnStep = Callable[[int, Mapping[str, Any]], None]
@@ -65,10 +68,10 @@ class TrainingLoop:
     checkpoints: Checkpoints
     recorder: Recorder
     tracker: Tracker
+    version: int = -1
+    """Policy version of the latest publish; at first, of the loaded weights."""
     _uncommitted: list[str] = field(default_factory=list[str])
     """Attempts trained since the last checkpoint."""
-    _version: int = -1
-    """Policy version of the latest publish."""
 
     async def run(
         self,
@@ -83,6 +86,8 @@ class TrainingLoop:
             LearnerError: an update was refused, or the policy does nothing but hit the length
                 limit; the message has the numbers.
         """
+        if first and after_update is not None:
+            await after_update(first)  # a kill may have cut it short; what is done is not redone
         pending: deque[asyncio.Task[list[Group]]] = deque()
         started = first
         try:
@@ -93,10 +98,11 @@ class TrainingLoop:
                     started += 1
                 began = time.monotonic()
                 groups = await pending.popleft()
-                waited = time.monotonic() - began
-                values = {**await self._update(step, groups), "time/rollout": waited}
-                values["time/step"] = time.monotonic() - began
-                self.tracker.log(step + 1, values)
+                arrived = time.monotonic()
+                values = await self._update(step, groups)
+                done = time.monotonic()
+                times = {"rollout": arrived - began, "update": done - arrived, "step": done - began}
+                self.tracker.log(step + 1, {f"time/{name}": t for name, t in times.items()})
                 if on_step is not None:
                     on_step(step + 1, values)
                 if after_update is not None:
@@ -107,9 +113,7 @@ class TrainingLoop:
             await asyncio.gather(*pending, return_exceptions=True)
 
     async def _update(self, step: int, groups: Sequence[Group]) -> dict[str, Any]:
-        began = time.monotonic()
-        attempts = [a for g in groups for a in g.members]
-        values = rollout_metrics(attempts)
+        values = rollout_metrics(groups)
         self._refuse_cut(step, values)
         batch = make_batch(groups, self.settings.normalisation)
         metrics = await self._learn(batch)
@@ -117,9 +121,10 @@ class TrainingLoop:
         values |= metrics.values
         values["tokens/trained"] = sum(row.trained_tokens for row in batch.rows)
         if metrics.applied:
-            self._version = values["policy/version"] = await self.learner.publish()
+            self.version = values["policy/version"] = await self.learner.publish()
+        # Before the commit: an update that counts has its metrics.
+        self.tracker.log(step + 1, values)
         await self._commit(step, batch)
-        values["time/update"] = time.monotonic() - began
         return values
 
     async def _learn(self, batch: Batch) -> StepMetrics:
@@ -129,7 +134,7 @@ class TrainingLoop:
             batch.rows, loss=self.settings.loss, optimizer=self.settings.optimizer
         )
         if not metrics.applied:
-            raise LearnerError(f"the update was refused: {metrics.refused}")
+            raise LearnerError(f"the update was refused: {metrics.refused}. {_NEW_NAME}")
         return metrics
 
     async def _commit(self, step: int, batch: Batch) -> None:
@@ -140,8 +145,8 @@ class TrainingLoop:
             return
         trained, self._uncommitted = tuple(self._uncommitted), []
         await self.learner.save(self.checkpoints.folder(done))
-        await asyncio.to_thread(self.checkpoints.commit, done, trained, self._version)
-        await self.recorder.append(UpdateApplied(done, self._version, trained))
+        await asyncio.to_thread(self.checkpoints.commit, done, trained, self.version)
+        await self.recorder.append(UpdateApplied(done, self.version, trained))
 
     def _refuse_cut(self, step: int, values: Mapping[str, Any]) -> None:
         share = values["length/cut_share"]
@@ -149,38 +154,40 @@ class TrainingLoop:
             raise LearnerError(
                 f"step {step}: {share:.0%} of the completions were cut by the length limit; raise "
                 "[budget] output_tokens or train the format first (the limit for this share is "
-                f"{self.settings.cut_share_limit:.0%})"
+                f"{self.settings.cut_share_limit:.0%}). {_NEW_NAME}"
             )
 
 
-def rollout_metrics(attempts: Sequence[FinishedAttempt]) -> dict[str, Any]:
-    """`area/name` -> value over the attempts of one step, in all and per harness."""
-    values = _metrics_of(attempts)
-    for harness in sorted({a.opened.harness for a in attempts}):
-        own = [a for a in attempts if a.opened.harness == harness]
-        values |= {f"{name}/{harness}": v for name, v in _metrics_of(own).items()}
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, Any]:
+    """`area/name` -> value over one rollout step, in all and per harness.
+
+    A mean over nothing has no value and is left out.
+    """
+    values = _metrics_of(groups)
+    for harness in sorted({m.opened.harness for g in groups for m in g.members}):
+        own = [g for g in groups if g.members[0].opened.harness == harness]
+        values |= {f"{name}/{harness}": value for name, value in _metrics_of(own).items()}
     return values
 
 
-def _metrics_of(attempts: Sequence[FinishedAttempt]) -> dict[str, Any]:
-    graded = [a for a in attempts if isinstance(a.outcome, Graded)]
-    rewards = [a.outcome.reward for a in graded if isinstance(a.outcome, Graded)]
-    endings = [a.outcome.stop_reason for a in graded if isinstance(a.outcome, Graded)]
-    right = [a.outcome.correct for a in graded if isinstance(a.outcome, Graded)]
-
-    def mean(values: Sequence[float]) -> float:
-        return float(np.mean(values)) if values else float("nan")
-
-    calls = sum(a.facts["model_calls"] for a in attempts)
-    return {
-        "reward/mean": mean(rewards),
-        "reward/correct": mean([float(r) for r in right]),
+def _metrics_of(groups: Sequence[Group]) -> dict[str, Any]:
+    members = [m for g in groups for m in g.members]
+    graded = [(m.outcome, m.facts) for m in members if isinstance(m.outcome, Graded)]
+    calls = sum(m.facts["model_calls"] for m in members)
+    values: dict[str, Any] = {
         "rollout/graded": len(graded),
-        "rollout/ungraded": len(attempts) - len(graded),
-        "rollout/tool_calls": mean([a.facts["tool_calls"] for a in graded]),
-        "rollout/turns": mean([a.facts["model_calls"] for a in graded]),
-        "rollout/output_tokens": mean([a.facts["output_tokens"] for a in graded]),
-        "rollout/submitted": mean([float(reason == "submitted") for reason in endings]),
-        "rollout/seconds": mean([a.facts["seconds"] for a in graded]),
-        "length/cut_share": sum(a.facts["cut_calls"] for a in attempts) / max(calls, 1),
+        "rollout/ungraded": sum(isinstance(t.outcome, Ungraded) for g in groups for t in g.tries),
+        "length/cut_share": sum(m.facts["cut_calls"] for m in members) / max(calls, 1),
     }
+    if graded:
+        means = {
+            "reward/mean": [outcome.reward for outcome, _ in graded],
+            "reward/correct": [outcome.correct for outcome, _ in graded],
+            "rollout/submitted": [outcome.stop_reason == "submitted" for outcome, _ in graded],
+            "rollout/tool_calls": [facts["tool_calls"] for _, facts in graded],
+            "rollout/turns": [facts["model_calls"] for _, facts in graded],
+            "rollout/output_tokens": [facts["output_tokens"] for _, facts in graded],
+            "rollout/seconds": [facts["seconds"] for _, facts in graded],
+        }
+        values |= {name: float(np.mean(of)) for name, of in means.items()}
+    return values

@@ -128,6 +128,11 @@ class LocalProcess:
         return self
 
     @property
+    def failure(self) -> EngineError | None:
+        """Why the process is gone, or None while it is there."""
+        return self._failed
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 
@@ -252,6 +257,10 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(name="local", level="tokens", context=self._process.hello.context)
+
+    @property
+    def failure(self) -> EngineError | None:
+        return self._process.failure
 
     async def generate(
         self, prompt: TokenSequence, sampling: Sampling, *, n: int = 1, session: str = ""

@@ -8,6 +8,7 @@ seed. So a task of the test split can have no twin in training.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from importlib.resources import files
 from itertools import count
@@ -29,7 +30,12 @@ HOW_TO_ANSWER = (
 """The part of the instruction that all tasks share."""
 
 COMPLETE, BUILDING = "complete.txt", "building.txt"
-"""Files that mark a finished task set and one being built; only such folders are built anew."""
+"""Files that mark a finished task set and one being built."""
+_BUILDING_TEXT = "An unfinished task set: build it again or delete this folder.\n"
+_STAMP = re.compile(r"data \d+ seed ")
+"""How the text of `COMPLETE` begins, in every version; the rest says which task set it is."""
+_PREFIX = "labbook-"
+"""How the names of task folders begin."""
 
 _SHARES = {"test": 3, "validation": 1}
 """Of 20 questions, how many belong to a split; the rest is training."""
@@ -54,7 +60,7 @@ class DataFamily:
             book = draw(number)
             split = split_of(book.question)
             if counts[split] < wanted[split]:
-                write_task(root / split / f"labbook-{counts[split]:05d}", book)
+                write_task(root / split / f"{_PREFIX}{counts[split]:05d}", book)
                 counts[split] += 1
         done.write_text(stamp)
         (root / BUILDING).unlink()
@@ -81,19 +87,38 @@ def split_of(question: str) -> str:
 
 
 def _clear(root: Path) -> None:
-    """An empty `root`, marked as ours; what an interrupted or other build left is removed."""
+    """An empty `root`, marked as ours; what an interrupted or other build left is removed.
+
+    Raises:
+        TaskError: there is something in it that no build of this family wrote.
+    """
     root.mkdir(parents=True, exist_ok=True)
-    found = {path.name for path in root.iterdir()}
-    if found and not found & {COMPLETE, BUILDING}:
+    found = sorted(root.iterdir())
+    foreign = [str(inner.relative_to(root)) for path in found for inner in _foreign(path)]
+    marked = not found or any(path.name in (COMPLETE, BUILDING) for path in found)
+    if foreign or not marked:
+        what = f"it holds {foreign[0]}" if foreign else "it has no mark of a build"
         raise TaskError(
-            f"{root} is not empty and is no task set of this family; "
+            f"{root} is not empty and is no task set of this family ({what}); "
             "name a folder that does not exist yet"
         )
     # The mark comes first and stays to the end, so a build cut short at any point can be redone.
-    (root / BUILDING).write_text("An unfinished task set: build it again or delete this folder.\n")
-    for name in found - {BUILDING}:
-        path = root / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (root / BUILDING).write_text(_BUILDING_TEXT)
+    for path in found:
+        if path.name != BUILDING:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _foreign(path: Path) -> list[Path]:
+    """What no build wrote, of an entry of a task set's folder."""
+    if path.name in ("train", *_SHARES) and path.is_dir() and not path.is_symlink():
+        return sorted(inner for inner in path.iterdir() if not inner.name.startswith(_PREFIX))
+    if path.name not in (COMPLETE, BUILDING) or path.is_symlink() or not path.is_file():
+        return [path]
+    text = path.read_bytes()[:200].decode(errors="replace")
+    # Writing the mark may itself have been cut short.
+    ours = _BUILDING_TEXT.startswith(text) if path.name == BUILDING else _STAMP.match(text)
+    return [] if ours else [path]
 
 
 def write_task(folder: Path, book: Labbook) -> None:

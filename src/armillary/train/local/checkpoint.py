@@ -17,10 +17,12 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from armillary.errors import LearnerError
+from armillary.record.disk import write_refused
 from armillary.train.local.tiny import MARK
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
@@ -50,11 +52,34 @@ def save_checkpoint(
     *,
     original: Path,
 ) -> None:
-    """Write folder `path`; one that is there already is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write folder `path`; one that is there already is replaced.
+
+    Raises:
+        LearnerError: the disk refused; what was there before is still there.
+    """
     temporary = path.with_name(f".{path.name}.writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        _write(temporary, network, optimizer, state, original)
+        _flush(temporary)
+        _put_in_place(temporary, path)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        # torch and safetensors report a full disk by errors of their own.
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise LearnerError(
+            f"the checkpoint could not be put on disk. {write_refused(path, error)}"
+        ) from error
+
+
+def _write(
+    temporary: Path,
+    network: PreTrainedModel,
+    optimizer: torch.optim.Optimizer | None,
+    state: LearnerState,
+    original: Path,
+) -> None:
     for file in sorted(original.iterdir()):
         if file.suffix in COPIED and file.name not in NOT_COPIED:
             shutil.copyfile(file, temporary / file.name)
@@ -65,8 +90,6 @@ def save_checkpoint(
     if optimizer:
         torch.save(optimizer.state_dict(), temporary / OPTIMIZER)
     (temporary / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
-    _flush(temporary)
-    _put_in_place(temporary, path)
 
 
 def load_weights(path: Path, network: PreTrainedModel) -> None:

@@ -76,3 +76,10 @@ def test_no_file_names(what: str) -> None:
             if hit := pattern.search(line):
                 found.append(f"{name_of(path)}:{number}: {hit[0]}")
     assert not found, "\n".join(found)
+
+
+def test_every_test_module_has_a_name_of_its_own() -> None:
+    """Test folders are no packages, so two modules of one name cannot be collected together."""
+    modules = [p.name for p in tracked() if re.match(r"tests/.*\.py$", name_of(p))]
+    twice = {name for name in modules if modules.count(name) > 1 and name != "conftest.py"}
+    assert not twice

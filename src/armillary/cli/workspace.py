@@ -169,14 +169,7 @@ class Workspace:
                 self.marks.cpu_seconds = cpu + self._meter.cpu_seconds + self.sandbox_cpu
             for own in self._open:
                 self.marks.stages[own.name] = own.mark(done=False)
-            file = self.folder / MARKS_FILE
-            try:
-                write_atomically(file, msgspec.json.encode(self.marks))
-            except OSError as error:
-                raise RecordError(
-                    f"{file} cannot be written ({error.strerror}); make room or access, then the "
-                    "same command continues"
-                ) from error
+            write_atomically(self.folder / MARKS_FILE, msgspec.json.encode(self.marks))
 
     def path(self, name: str) -> Path:
         return self.folder / name
